@@ -1,0 +1,119 @@
+"""Combinations of policy parts that are refused, each with its reason (DESIGN section 5, docs/semantics.md, docs/policies.md).
+
+Two kinds: what cannot work on a device or has no meaning, and an option that the chosen mode never reads (it must stay at its
+default, so that nobody studies a setting that does nothing).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from kvrm_sim.tables import Table
+
+if TYPE_CHECKING:
+    from kvrm_sim.policy import Policy
+
+__all__ = ["refusal"]
+
+
+def refusal(policy: Policy) -> str | None:
+    """Why the combination is refused, or None."""
+    for rule in _RULES:
+        for reason in rule(policy):
+            return reason
+    return None
+
+
+def _idle(table: Table, names: tuple[str, ...], why: str) -> Iterator[str]:
+    """Options of ``table`` that differ from their default although the mode never reads them."""
+    for name in names:
+        value = getattr(table, name)
+        if value != type(table).model_fields[name].default:
+            yield f"{table.key(name)} = {value!r} has no effect {why}; leave it out"
+
+
+def _reads(policy: Policy) -> Iterator[str]:
+    what, mode = policy.read.what, policy.reserve.mode
+    if policy.paged and what in ("reserved", "live"):
+        yield (
+            f'read.what = "{what}" needs a contiguous reservation, but reserve.mode = "paged" scatters blocks; '
+            'read them by "table" or "staged"'
+        )
+    if not policy.paged and what in ("table", "staged"):
+        yield (
+            f'read.what = "{what}" needs reserve.mode = "paged"; with "{mode}" each request is contiguous and is read as '
+            '"reserved" or "live"'
+        )
+    if what == "reserved" and policy.read.extent != "bucket":
+        yield 'read.extent = "live" with read.what = "reserved": reserved reads are those that cover the whole extent; use "bucket"'
+
+
+def _placement(policy: Policy) -> Iterator[str]:
+    placement = policy.pager.placement
+    if not policy.paged and placement not in ("contiguous", "buddy"):
+        yield (
+            f'pager.placement = "{placement}" gives single blocks, but reserve.mode = "{policy.reserve.mode}" needs one contiguous '
+            'run; use "contiguous" (best fit) or "buddy"'
+        )
+
+
+def _reserve(policy: Policy) -> Iterator[str]:
+    reserve = policy.reserve
+    if reserve.mode == "bucket" and reserve.buckets_tokens is None:
+        yield 'reserve.mode = "bucket" needs reserve.buckets_tokens, the ladder of reservation sizes'
+    why = f'with reserve.mode = "{reserve.mode}"'
+    if reserve.mode != "bucket":
+        yield from _idle(reserve, ("buckets_tokens",), why)
+    if reserve.mode != "declared":
+        yield from _idle(reserve, ("declared_default_tokens",), why)
+
+
+def _launch(policy: Policy) -> Iterator[str]:
+    launch, schedule = policy.launch, policy.schedule
+    if launch.mode == "eager":
+        ladders = ("batch_sizes", "context_buckets_tokens", "mixed", "token_sizes")
+        yield from _idle(launch, ladders, 'with launch.mode = "eager", which captures nothing')
+    if launch.mixed == "eager":
+        yield from _idle(launch, ("token_sizes",), 'with launch.mixed = "eager"')
+    if schedule.prefill == "none":
+        yield from _idle(launch, ("mixed",), 'with schedule.prefill = "none", where every step decodes')
+
+
+def _transport(policy: Policy) -> Iterator[str]:
+    transport = policy.transport
+    if not policy.staged:
+        yield from _idle(transport, tuple(type(transport).model_fields), f'with read.what = "{policy.read.what}", which moves nothing')
+        return
+    if transport.scope == "layer":
+        if transport.staging == "delta":
+            yield (
+                'transport.staging = "delta" needs scope = "model": at layer scope each layer overwrites the staging of the one '
+                "before, so nothing stays valid for the next step"
+            )
+        if policy.launch.mode == "graph" and transport.submission != "kernel":
+            yield (
+                f'transport.submission = "{transport.submission}" at layer scope needs the host between layers, and no host call can '
+                'happen inside a captured graph; use submission = "kernel", scope = "model", or launch.mode = "eager"'
+            )
+    elif transport.double_buffered:
+        yield 'transport.double_buffered at scope = "model": the staging holds every layer, so there is no second buffer to alternate with'
+
+
+def _schedule(policy: Policy) -> Iterator[str]:
+    schedule = policy.schedule
+    if schedule.prefill == "none":
+        yield from _idle(schedule, ("token_budget",), 'with schedule.prefill = "none"')
+    if schedule.prefill == "chunked" and isinstance(schedule.slots, int) and schedule.token_budget < schedule.slots:
+        yield (
+            f"schedule.token_budget = {schedule.token_budget} is less than schedule.slots = {schedule.slots}: a decoding row would not get "
+            "its token in every step"
+        )
+    if schedule.admission == "first_chunk":
+        if schedule.prefill != "chunked":
+            yield f'schedule.admission = "first_chunk" needs prefill = "chunked"; "{schedule.prefill}" has no chunks'
+        elif not policy.paged:
+            yield 'schedule.admission = "first_chunk" has no effect with a contiguous reservation, which is taken whole'
+
+
+_RULES: tuple[Callable[[Policy], Iterator[str]], ...] = (_reads, _placement, _reserve, _launch, _transport, _schedule)

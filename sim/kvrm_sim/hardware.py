@@ -1,0 +1,120 @@
+"""HardwareProfile: what a device costs, coefficient by coefficient, each with a provenance and a source.
+
+Units are in the keys. ``docs/hardware.md`` says what each coefficient multiplies. Left out: clocks under load, contention with other
+jobs, NUMA effects. A profile is *calibrated* only when every coefficient was measured on the machine itself.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, ClassVar, Literal, TypeAlias
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from kvrm_sim.tables import Table
+
+#: `assumed` is kvrm's own estimate, where nothing was published; its source says what it rests on.
+Provenance: TypeAlias = Literal["measured", "published", "datasheet", "assumed"]
+
+
+def _finite_positive(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError("should be a number")
+    if not math.isfinite(value) or value <= 0:
+        raise ValueError("should be a finite number above 0")
+    return float(value)
+
+
+class Coefficient(BaseModel):
+    """A value in the unit of its key, where it comes from, and the address or command that gave it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    value: Annotated[float, BeforeValidator(_finite_positive)]
+    provenance: Provenance
+    source: str = Field(min_length=1)
+
+
+class HardwareProfile(Table):
+    """One device with its host and links. Every coefficient is required: there is no default for a cost."""
+
+    section: ClassVar[str] = "hardware"
+
+    name: str = Field(min_length=1)
+    description: str = ""
+
+    # memory, compute and links
+    memory_bytes: Coefficient
+    hbm_bytes_per_s: Coefficient
+    dense_flops_per_s: Coefficient
+    h2d_bytes_per_s: Coefficient
+    h2d_peak_bytes_per_s: Coefficient
+    d2d_bytes_per_s: Coefficient
+    peer_bytes_per_s: Coefficient
+    peer_peak_bytes_per_s: Coefficient
+    peer_latency_ns: Coefficient
+    # shares of the peaks that kernels reach
+    dense_flops_efficiency: Coefficient
+    weight_read_efficiency: Coefficient
+    attention_contiguous_efficiency: Coefficient
+    attention_table_efficiency: Coefficient
+    attention_flops_efficiency: Coefficient
+    # host and commit
+    host_step_ns: Coefficient
+    host_row_ns: Coefficient
+    host_block_ns: Coefficient
+    host_group_ns: Coefficient
+    commit_call_ns: Coefficient
+    # launch
+    kernel_launch_ns: Coefficient
+    first_launch_ns: Coefficient
+    graph_replay_ns: Coefficient
+    graph_node_gap_ns: Coefficient
+    graph_capture_ns: Coefficient
+    graph_bytes: Coefficient
+    kernels_per_layer: Coefficient
+    kernels_per_step: Coefficient
+    # copies
+    copy_call_ns: Coefficient
+    copy_descriptor_ns: Coefficient
+    batch_call_ns: Coefficient
+    transfer_kernel_ns: Coefficient
+    copy_segment_ns: Coefficient
+
+    @model_validator(mode="after")
+    def _physical(self) -> HardwareProfile:
+        for name, value in self.values().items():
+            if name.endswith("_efficiency") and value > 1:
+                raise ValueError(f"hardware.{name} = {value:g}: a share of the peak should be above 0 and at most 1")
+        peaks = (
+            ("h2d_bytes_per_s", self.h2d_peak_bytes_per_s.value, "the link's peak, hardware.h2d_peak_bytes_per_s"),
+            ("peer_bytes_per_s", self.peer_peak_bytes_per_s.value, "the link's peak, hardware.peer_peak_bytes_per_s"),
+            ("d2d_bytes_per_s", self.hbm_bytes_per_s.value / 2, "half of hardware.hbm_bytes_per_s: a copied byte is read and written"),
+        )
+        for name, peak, what in peaks:
+            value = self.value(name)
+            if value > peak:
+                raise ValueError(f"hardware.{name} = {value:g} is above {peak:g}, {what}")
+        return self
+
+    @classmethod
+    def coefficient_names(cls) -> tuple[str, ...]:
+        """The keys of all coefficients, in the order of a profile."""
+        return tuple(name for name, field in cls.model_fields.items() if field.annotation is Coefficient)
+
+    def coefficients(self) -> dict[str, Coefficient]:
+        """Every coefficient by its key."""
+        return {name: getattr(self, name) for name in self.coefficient_names()}
+
+    def value(self, name: str) -> float:
+        """One coefficient's value, in the unit of its key."""
+        return self.coefficients()[name].value
+
+    def values(self) -> dict[str, float]:
+        """Every coefficient's value by its key."""
+        return {name: coefficient.value for name, coefficient in self.coefficients().items()}
+
+    @property
+    def calibrated(self) -> bool:
+        """Every coefficient was measured; otherwise each result says ``uncalibrated``."""
+        return all(coefficient.provenance == "measured" for coefficient in self.coefficients().values())

@@ -1,0 +1,151 @@
+"""A policy: the table of independent parts of DESIGN section 5.
+
+The order of the words in each ``Literal`` is the integer code that the decision core uses. Left out here and refused as unknown words:
+far history, virtual memory, swap, prefix sharing, compaction, fences, reverse merges and packed staging.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal, TypeAlias
+
+from pydantic import BeforeValidator, Field, StrictBool, StrictFloat, model_validator
+
+from kvrm_sim.tables import Ladder, PositiveInt, Table, named_or_ladder
+
+ReserveMode: TypeAlias = Literal["max_len", "pow2", "declared", "oracle", "bucket", "paged"]
+LaunchMode: TypeAlias = Literal["eager", "graph"]
+MixedMode: TypeAlias = Literal["eager", "piecewise"]
+ReadWhat: TypeAlias = Literal["reserved", "live", "table", "staged"]
+ReadExtent: TypeAlias = Literal["live", "bucket"]
+Layout: TypeAlias = Literal["layer_major", "block_major"]
+Merge: TypeAlias = Literal["none", "adjacent"]
+Staging: TypeAlias = Literal["full", "delta"]
+Scope: TypeAlias = Literal["layer", "model"]
+Submission: TypeAlias = Literal["per_copy", "batch", "kernel"]
+Placement: TypeAlias = Literal["lifo", "lowest", "contiguous", "buddy"]
+PrefillMode: TypeAlias = Literal["none", "chunked", "separate"]
+Admission: TypeAlias = Literal["full_prompt", "first_chunk"]
+Refill: TypeAlias = Literal["continuous", "batch"]
+
+BatchLadderName: TypeAlias = Literal["full", "vllm", "pow2"]
+ContextLadderName: TypeAlias = Literal["limit", "pow2"]
+TokenLadderName: TypeAlias = Literal["vllm"]
+
+#: `slots = "auto"` never takes more: the usual `max_num_seqs` of serving engines.
+MAX_AUTO_SLOTS = 256
+
+
+def _slots(value: object) -> object:
+    if value != "auto" and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise ValueError('should be a whole number, 1 or more, or "auto"')
+    return value
+
+
+class Reserve(Table):
+    """How much KV a request is promised at admission. ``paged`` promises nothing: blocks are taken as they are written."""
+
+    section: ClassVar[str] = "reserve"
+
+    mode: ReserveMode
+    #: `bucket` only: reservation sizes; the model's limit is always the last one.
+    buckets_tokens: Ladder | None = None
+    #: `declared` only: for requests whose trace declares no maximum. None: such a request is an input error.
+    declared_default_tokens: PositiveInt | None = None
+
+
+class Launch(Table):
+    """How a step reaches the device: kernel by kernel, or as a captured graph from a ladder of shapes."""
+
+    section: ClassVar[str] = "launch"
+
+    mode: LaunchMode
+    #: Captured batch sizes. `full`: only the number of slots; `vllm`, `pow2`: see ladders.py. Sizes above the slots are cut.
+    batch_sizes: Annotated[tuple[int, ...] | BatchLadderName, named_or_ladder("full", "vllm", "pow2")] = "full"
+    #: Captured contexts. `limit`: only the model's limit; `pow2`: powers of two from 128, and the limit.
+    context_buckets_tokens: Annotated[tuple[int, ...] | ContextLadderName, named_or_ladder("limit", "pow2")] = "limit"
+    #: Steps with prefill tokens: kernel by kernel, or piecewise graphs (attention outside) over `token_sizes`.
+    mixed: MixedMode = "eager"
+    token_sizes: Annotated[tuple[int, ...] | TokenLadderName, named_or_ladder("vllm")] = "vllm"
+
+
+class Read(Table):
+    """What decode attention reads and how far."""
+
+    section: ClassVar[str] = "read"
+
+    what: ReadWhat
+    #: `live`: the kernel reads lengths as data and stops there; `bucket`: the whole captured (or reserved) extent.
+    extent: ReadExtent
+
+
+class Transport(Table):
+    """How scattered blocks are gathered into staging. Only with ``read.what = "staged"``."""
+
+    section: ClassVar[str] = "transport"
+
+    merge: Merge = "adjacent"
+    staging: Staging = "full"
+    scope: Scope = "layer"
+    #: Capacities of the group table, ascending; a graph is captured for each at layer scope.
+    group_capacities: Ladder = (16384,)
+    submission: Submission = "kernel"
+    #: Layer scope: two buffers of one layer each, so that a gather may run beside the attention before it.
+    double_buffered: StrictBool = False
+
+
+class Pager(Table):
+    """Physical blocks and where they are placed."""
+
+    section: ClassVar[str] = "pager"
+
+    block_size_tokens: PositiveInt = 16
+    placement: Placement
+
+
+class Schedule(Table):
+    """Who runs in a step (docs/semantics.md section 3)."""
+
+    section: ClassVar[str] = "schedule"
+
+    #: Rows of the batch. `auto`: as many as memory allows, up to 256 (memory.py).
+    slots: Annotated[int | Literal["auto"], BeforeValidator(_slots)] = 256
+    prefill: PrefillMode
+    #: Tokens in a step (`chunked`), or prompt tokens in a prefill step (`separate`).
+    token_budget: PositiveInt = 2048
+    #: Share of the pool that an admission leaves free; not applied to growth, nor to the first request.
+    watermark: Annotated[StrictFloat, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.0
+    admission: Admission = "full_prompt"
+    refill: Refill = "continuous"
+
+
+class Policy(Table):
+    """One decoder: how it reserves, launches, reads, moves, pages and schedules. Presets: ``load_policy``."""
+
+    name: str = Field(min_length=1)
+    description: str = ""
+    reserve: Reserve
+    launch: Launch
+    read: Read
+    layout: Layout = "layer_major"
+    transport: Transport = Transport()
+    pager: Pager
+    schedule: Schedule
+
+    @model_validator(mode="after")
+    def _combination(self) -> Policy:
+        from kvrm_sim.combinations import refusal  # that module reads this one's types
+
+        reason = refusal(self)
+        if reason is not None:
+            raise ValueError(f"policy {self.name!r}: {reason}")
+        return self
+
+    @property
+    def paged(self) -> bool:
+        """Blocks are taken as they are written; otherwise a request holds one contiguous reservation."""
+        return self.reserve.mode == "paged"
+
+    @property
+    def staged(self) -> bool:
+        """Attention reads a staging buffer that the transport fills."""
+        return self.read.what == "staged"

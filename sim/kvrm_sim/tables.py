@@ -1,0 +1,185 @@
+"""The base of every configuration object: a frozen, keyword-only table that reads and writes TOML.
+
+Wrong values, unknown keys (with the nearest known one) and refused combinations all end as a ``ConfigError``.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Self
+
+import tomli_w
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictFloat, StrictInt, ValidationError
+from pydantic_core import ErrorDetails
+
+from kvrm_sim.errors import ConfigError
+
+#: Integers and floats are strict: ``"16"``, ``16.0`` and ``true`` are not 16.
+PositiveInt = Annotated[StrictInt, Field(ge=1)]
+PositiveFloat = Annotated[StrictFloat, Field(gt=0, allow_inf_nan=False)]
+
+
+def _ascending(value: object) -> object:
+    """A ladder: whole numbers from 1 up, strictly ascending, at least one."""
+    if not isinstance(value, (list, tuple)) or not value:
+        raise ValueError("should be a list of at least one whole number")
+    if any(isinstance(entry, bool) or not isinstance(entry, int) or entry < 1 for entry in value):
+        raise ValueError("each entry should be a whole number, 1 or more")
+    if any(high <= low for low, high in zip(value, value[1:], strict=False)):
+        raise ValueError("entries should ascend strictly")
+    return tuple(value)
+
+
+#: Ascending sizes, as a TOML list or a tuple.
+Ladder = Annotated[tuple[int, ...], BeforeValidator(_ascending)]
+
+
+def named_or_ladder(*names: str) -> BeforeValidator:
+    """Check a ladder that is either a list of sizes or one of ``names``."""
+
+    def check(value: object) -> object:
+        if not isinstance(value, str):
+            return _ascending(value)
+        if value not in names:
+            known = ", ".join(f'"{name}"' for name in names)
+            raise ValueError(f"should be a list of whole numbers, or one of {known}{guess(value, names)}")
+        return value
+
+    return BeforeValidator(check)
+
+
+def guess(word: str, known: Iterable[str]) -> str:
+    """``"; did you mean 'x'?"`` where something near is known, else nothing."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The guess, then the known words."""
+    words = list(known)
+    return f"{guess(word, words)} (known: {', '.join(words)})"
+
+
+class Table(BaseModel):
+    """A frozen table of a configuration. Building one from wrong values raises ``ConfigError`` with the dotted key."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    #: Where the table sits in a file, for messages: ``pager`` makes ``pager.block_size_tokens``.
+    section: ClassVar[str] = ""
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise self._named(error.errors()[0]) from None
+
+    @classmethod
+    def key(cls, name: str) -> str:
+        """The dotted key of a field."""
+        return f"{cls.section}.{name}" if cls.section else name
+
+    @classmethod
+    def _named(cls, error: ErrorDetails) -> ConfigError:
+        if not error["loc"]:  # raised by a check of the whole table, which names its keys itself
+            return ConfigError(error["msg"].removeprefix("Value error, "))
+        path = [str(part) for part in error["loc"]]
+        key, value = cls.key(".".join(path)), error["input"]
+        if error["type"] == "extra_forbidden":
+            return ConfigError(f"{key}: unknown key{nearest(path[-1], cls._known(path[:-1]))}", key, value)
+        if error["type"] == "missing":
+            return ConfigError(f"{key}: missing, and it has no default", key)
+        problem = error["msg"].removeprefix("Value error, ").replace("Input should", "should")
+        hint = ""
+        if error["type"] == "literal_error" and isinstance(value, str):
+            hint = guess(value, error["ctx"]["expected"].replace(" or ", ", ").replace("'", "").split(", "))
+        return ConfigError(f"{key} = {value!r}: {problem}{hint}", key, value)
+
+    @classmethod
+    def _known(cls, path: Sequence[str]) -> list[str]:
+        """The keys of the model that a path of fields leads to."""
+        model: type[BaseModel] = cls
+        for part in path:
+            inner = model.model_fields[part].annotation
+            assert isinstance(inner, type) and issubclass(inner, BaseModel), f"{part} holds no keys"
+            model = inner
+        return list(model.model_fields)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Build from nested plain values, as TOML gives them."""
+        return cls(**values)
+
+    @classmethod
+    def from_toml(cls, text: str, *, source: str = "TOML") -> Self:
+        """Build from TOML text; ``source`` (a file name) is put in front of the message of an error."""
+        try:
+            return cls.from_dict(parse_toml(text, source))
+        except ConfigError as error:
+            raise prefixed(error, source) from None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Nested plain values: lists for tuples, absent for None, so that TOML holds all of it."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+    def to_toml(self) -> str:
+        """The table as TOML; ``from_toml`` gives an equal table back."""
+        return tomli_w.dumps(self.to_dict())
+
+    def override(self, changes: Mapping[str, Any]) -> Self:
+        """A new table with dotted keys replaced (``{"pager.block_size_tokens": 32}``), checked as a whole."""
+        values = self.to_dict()
+        for dotted, value in changes.items():
+            set_dotted(values, dotted, value)
+        return type(self).from_dict(values)
+
+
+def set_dotted(values: dict[str, Any], dotted: str, value: object) -> None:
+    """Set a dotted key in nested plain values, in place. None removes it, so that the default applies."""
+    *sections, last = dotted.split(".")
+    for section in sections:
+        values = values.setdefault(section, {})
+        if not isinstance(values, dict):
+            raise ConfigError(f"{dotted}: {section!r} is a value, not a table", dotted, value)
+    if value is None:
+        values.pop(last, None)
+    else:
+        values[last] = value
+
+
+def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """``base`` with ``changes`` laid over it, table by table."""
+    result = copy.deepcopy(dict(base))
+    for key, value in changes.items():
+        old = result.get(key)
+        result[key] = merged(old, value) if isinstance(old, dict) and isinstance(value, Mapping) else value
+    return result
+
+
+def parse_toml(text: str, source: str) -> dict[str, Any]:
+    """TOML text as nested plain values; a syntax error names the source, line and column."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{source}: not valid TOML: {error}") from None
+
+
+def read_toml(path: Path) -> str:
+    """The text of a TOML file; a missing, unreadable or binary file is a ``ConfigError``."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: not a text file (UTF-8), so not TOML") from None
+
+
+def prefixed(error: ConfigError, source: str) -> ConfigError:
+    """The same error with the file in front, once."""
+    if error.message.startswith(f"{source}:"):
+        return error
+    return type(error)(f"{source}: {error.message}", error.key, error.value)
