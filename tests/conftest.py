@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, settings
 
 REPO = Path(__file__).resolve().parent.parent
 
-# The first example of a core test may compile, and the machine may be busy: no deadlines. Derandomized, so that a change
-# that fails fails again; the long profile looks further.
+# The first example of a core test may compile, and the machine may be busy: no deadlines. Derandomized, so that what
+# fails fails again; the long profile looks further.
 settings.register_profile("default", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile(
     "long", deadline=None, derandomize=True, max_examples=5000, suppress_health_check=[HealthCheck.too_slow]

@@ -1,1 +1,30 @@
-"""Replay LLM serving traces under static-graph, dynamic and KV-RM decoders, and measure what each one costs."""
+"""Replay LLM serving traces under static-graph, dynamic and KV-RM decoders, and measure what each one costs.
+
+import kvrm
+kvrm.compare("azure-conv-like", policies=["static", "kv-rm"]).to_pandas()
+"""
+
+from kvrm.api import catalogue, compare, convert_trace, inspect_trace, open_trace, replay
+from kvrm.results import Comparison, Replay
+
+__all__ = [
+    "Comparison",
+    "Replay",
+    "catalogue",
+    "compare",
+    "convert_trace",
+    "inspect_trace",
+    "open_trace",
+    "replay",
+]
+
+__version__: str
+
+
+def __getattr__(name: str) -> str:
+    # Reading the installed version takes longer than the rest of this import, and few ask for it.
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("kvrm")
+    raise AttributeError(f"module 'kvrm' has no attribute {name!r}")

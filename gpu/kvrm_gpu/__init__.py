@@ -1,4 +1,4 @@
-"""The pager and the transfers of the simulator on a real device. Needs the extra ``gpu`` (torch, and triton on Linux)."""
+"""The simulator's pager and transfers on a real device. Needs the extra ``gpu`` (torch, and triton on Linux)."""
 
 from __future__ import annotations
 

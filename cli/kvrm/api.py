@@ -1,0 +1,231 @@
+"""The public functions: the verbs of the command line for a notebook or a script.
+
+    import kvrm
+
+    table = kvrm.compare("azure-conv-like", policies=["static", "graph-paged", "kv-rm"]).to_pandas()
+
+Imports of the parts are inside the functions, so that ``import kvrm`` and ``kvrm --help`` stay quick. Errors are those
+of :mod:`kvrm_traces.errors` and :mod:`kvrm_sim.errors`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack
+
+from kvrm.folders import staged
+from kvrm.results import Comparison, Replay
+
+if TYPE_CHECKING:
+    from kvrm_sim.config import ReplicaConfig
+    from kvrm_sim.engine import RunResult
+    from kvrm_sim.hardware import HardwareProfile
+    from kvrm_sim.model import ModelSpec
+    from kvrm_sim.policy import Policy
+    from kvrm_traces import Trace, TraceReport
+
+#: Called with the name of a run and its share done, 0 to 1.
+Progress: TypeAlias = Callable[[str, float], None]
+Driver: TypeAlias = Literal["span", "events"]
+
+#: What `compare` sets side by side when no policy is named: static and dynamic decoders, today's baseline, and KV-RM.
+DEFAULT_POLICIES = ("static", "bucketed", "dynamic", "graph-paged", "kv-rm", "kv-rm-delta")
+
+KINDS = ("policies", "models", "hardware", "traces")
+
+
+class ReplicaOptions(TypedDict, total=False):
+    """The engine that serves the trace; what is left out has the default of :class:`kvrm_sim.config.ReplicaConfig`."""
+
+    #: A name of ``catalogue("models")``, a TOML file, or the object. Default llama-3-8b.
+    model: str | Path | ModelSpec
+    #: A name of ``catalogue("hardware")``, a TOML file, or the object. Default a100-80gb-sxm.
+    hardware: str | Path | HardwareProfile
+    tensor_parallel: int
+    memory_utilisation: float
+    max_context_tokens: int
+    over_limit: Literal["reject", "truncate", "error"]
+    #: Size of the KV pool instead of what the memory allows.
+    pool_blocks: int
+    #: Seconds that a record of steps.parquet covers; 0: one a step.
+    window_s: float
+    #: Check every invariant after every step.
+    check: bool
+    seed: int
+    #: Replaces ``schedule.prefill`` of every policy.
+    prefill: Literal["none", "chunked", "separate"]
+    #: Dotted policy keys to replace, e.g. ``{"pager.block_size_tokens": 32}``.
+    overrides: Mapping[str, Any]
+
+
+def open_trace(
+    source: str | Path,
+    *,
+    format: str | None = None,
+    unit: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    strict: bool = False,
+    missing_timestamp: Literal["refuse", "zero"] = "refuse",
+    seed: int = 0,
+    rows: int | None = None,
+) -> Trace:
+    """Open a trace file, or a built-in trace by name. See :func:`kvrm_traces.open_trace`."""
+    import kvrm_traces
+
+    return kvrm_traces.open_trace(
+        source,
+        format=format,
+        unit=unit,
+        columns=columns,
+        strict=strict,
+        missing_timestamp=missing_timestamp,
+        seed=seed,
+        rows=rows,
+    )
+
+
+def inspect_trace(trace: str | Path | Trace) -> TraceReport:
+    """Statistics of a trace: rate, burstiness, lengths, prefix reuse."""
+    import kvrm_traces
+
+    return kvrm_traces.inspect_trace(_opened(trace))
+
+
+def convert_trace(trace: str | Path | Trace, out: str | Path, *, force: bool = False) -> Path:
+    """Write a trace as canonical Parquet; replaying the file gives the identical result. Returns the file's path."""
+    target = Path(out)
+    opened = _opened(trace)
+    with staged(target, force=force) as unfinished:
+        opened.to_parquet(unfinished)
+    return target
+
+
+def catalogue(kind: Literal["policies", "models", "hardware", "traces"]) -> dict[str, str]:
+    """The names that can be given for a policy, a model, a device or a trace, each with what it is."""
+    from kvrm.presets import described
+
+    return described(kind)
+
+
+def replay(
+    trace: str | Path | Trace,
+    policy: str | Path | Policy = "kv-rm",
+    *,
+    out: str | Path | None = None,
+    force: bool = False,
+    driver: Driver = "span",
+    stop_at_s: float | None = None,
+    progress: Progress | None = None,
+    **replica: Unpack[ReplicaOptions],
+) -> Replay:
+    """Replay a trace under one policy.
+
+    ``trace`` is a file, the name of a built-in trace, or an opened trace. With ``out`` the run's folder (DESIGN section
+    7) is written there; an existing one is refused unless ``force``. Raises InputError (wrong input) and WorkError (the
+    run failed).
+    """
+    (config,) = _configs([policy], replica)
+    opened = _opened(trace)
+    if out is None:
+        return Replay((_run(opened, config, None, driver, stop_at_s, progress),))
+    target = Path(out)
+    with staged(target, force=force) as unfinished:
+        result = _run(opened, config, unfinished, driver, stop_at_s, progress)
+    return Replay((replace(result, folder=target),), folder=target)
+
+
+def compare(
+    trace: str | Path | Trace,
+    policies: Sequence[str | Path | Policy] = DEFAULT_POLICIES,
+    *,
+    out: str | Path | None = None,
+    force: bool = False,
+    driver: Driver = "span",
+    stop_at_s: float | None = None,
+    progress: Progress | None = None,
+    **replica: Unpack[ReplicaOptions],
+) -> Comparison:
+    """Replay a trace under several policies on the same replica. Every policy is checked, and fitted into the device's
+    memory, before the first one runs.
+
+    With ``out``: one folder a run inside, ``comparison.md``, ``comparison.csv``, ``comparison.png`` and
+    ``summary.json``.
+    """
+    configs = _configs(policies, replica)
+    names = _distinct(config.policy.name for config in configs)
+    opened = _opened(trace)
+    if out is None:
+        return Comparison(tuple(_run(opened, config, None, driver, stop_at_s, progress) for config in configs))
+    target = Path(out)
+    with staged(target, force=force) as unfinished:
+        unfinished.mkdir()
+        results = tuple(
+            _run(opened, config, unfinished / name, driver, stop_at_s, progress)
+            for config, name in zip(configs, names, strict=True)
+        )
+        figure = _write_comparison(Comparison(results), unfinished)
+    moved = tuple(replace(result, folder=target / name) for result, name in zip(results, names, strict=True))
+    return Comparison(moved, folder=target, figure=target / figure)
+
+
+def _opened(trace: str | Path | Trace) -> Trace:
+    return open_trace(trace) if isinstance(trace, (str, Path)) else trace
+
+
+def _configs(policies: Sequence[str | Path | Policy], replica: ReplicaOptions) -> list[ReplicaConfig]:
+    from kvrm.presets import replica_config
+    from kvrm_sim.memory import plan_memory
+    from kvrm_traces.errors import InputError
+
+    if not policies:
+        raise InputError(f"no policy was named: `kvrm list policies` shows them; the usual six are {DEFAULT_POLICIES}")
+    configs = [replica_config(policy, replica) for policy in policies]
+    for config in configs:
+        plan_memory(config)  # raises when it does not fit: before any work
+    return configs
+
+
+def _distinct(names: Iterable[str]) -> list[str]:
+    """Folder names: a policy that appears twice (say, once from a file) gets a number."""
+    found: list[str] = []
+    for name in names:
+        candidate, number = name, 2
+        while candidate in found:
+            candidate, number = f"{name}-{number}", number + 1
+        found.append(candidate)
+    return found
+
+
+def _run(
+    trace: Trace,
+    config: ReplicaConfig,
+    out: Path | None,
+    driver: Driver,
+    stop_at_s: float | None,
+    progress: Progress | None,
+) -> RunResult:
+    from kvrm_sim.engine import run
+
+    name = config.policy.name
+
+    def advance(share: float) -> None:
+        if progress is not None:
+            progress(name, share)
+
+    return run(
+        trace, config, out=out, driver=driver, progress=None if progress is None else advance, stop_at_s=stop_at_s
+    )
+
+
+def _write_comparison(comparison: Comparison, folder: Path) -> str:
+    """The tables, the summary and the figure; returns the figure's name."""
+    from kvrm_analysis.figures import compare_figure
+
+    (folder / "comparison.md").write_text(comparison.to_markdown(), encoding="utf-8")
+    (folder / "comparison.csv").write_text(comparison.to_csv(), encoding="utf-8")
+    (folder / "summary.json").write_text(comparison.to_json() + "\n", encoding="utf-8")
+    figure = "comparison.png"
+    compare_figure(comparison.results, folder / figure)
+    return figure

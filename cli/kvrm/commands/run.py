@@ -1,0 +1,135 @@
+"""``kvrm replay`` and ``kvrm compare``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvrm import api, parse
+from kvrm.commands.source import opened
+from kvrm.console import complain, note, progress_bars, say
+from kvrm.flags import Load, Output, Reading, Replica, Running
+from kvrm.folders import next_free
+from kvrm.results import Comparison, nothing_completed
+
+if TYPE_CHECKING:
+    from kvrm_traces import Trace
+
+TraceArgument = Annotated[str, typer.Argument(metavar="TRACE", help="A trace file, or a name of `kvrm list traces`.")]
+
+
+def replay(
+    trace: TraceArgument,
+    *,
+    policy: Annotated[
+        str, typer.Option("--policy", help="Policy: a name of `kvrm list policies` or a TOML file.")
+    ] = "kv-rm",
+    load: Load,
+    replica: Replica,
+    reading: Reading,
+    running: Running,
+    output: Output,
+) -> None:
+    """Replay a trace under one policy; print its summary, and write the run's folder with --out."""
+    source = opened(trace, reading, load)
+    with progress_bars([policy]) as progress:
+        done = api.replay(
+            source,
+            policy,
+            out=output.out,
+            force=output.force,
+            driver=running.driver,
+            stop_at_s=running.stop_at,
+            progress=progress,
+            **_replica_options(replica, reading, running),
+        )
+    _report(done, output)
+
+
+def compare(
+    trace: TraceArgument,
+    *,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--policy",
+            help=f"Policy, repeatable: a name of `kvrm list policies` or a TOML file. "
+            f"Default: {', '.join(api.DEFAULT_POLICIES)}.",
+            show_default=False,
+        ),
+    ] = None,
+    load: Load,
+    replica: Replica,
+    reading: Reading,
+    running: Running,
+    output: Output,
+) -> None:
+    """Replay a trace under several policies: one table, one figure.
+
+    Without --out the results go to runs/compare-TRACE-N; with --json and no --out nothing is written.
+    """
+    source = opened(trace, reading, load)
+    policies = policy or api.DEFAULT_POLICIES
+    with progress_bars(policies) as progress:
+        done = api.compare(
+            source,
+            policies,
+            out=_comparison_folder(source, output),
+            force=output.force,
+            driver=running.driver,
+            stop_at_s=running.stop_at,
+            progress=progress,
+            **_replica_options(replica, reading, running),
+        )
+    _report(done, output)
+
+
+def _comparison_folder(trace: Trace, output: Output) -> Path | None:
+    if output.out is not None:
+        return Path(output.out)
+    return None if output.json else next_free(Path("runs"), f"compare-{trace.info.name}")
+
+
+def _replica_options(replica: Replica, reading: Reading, running: Running) -> api.ReplicaOptions:
+    """The options that were given; the rest keeps the defaults of the configuration."""
+    options: api.ReplicaOptions = {
+        "model": replica.model,
+        "hardware": replica.hardware,
+        "check": running.check,
+        "seed": reading.seed,
+        "overrides": parse.assignments(replica.assign or ()),
+    }
+    if replica.tp is not None:
+        options["tensor_parallel"] = replica.tp
+    if replica.memory_utilisation is not None:
+        options["memory_utilisation"] = replica.memory_utilisation
+    if replica.max_context is not None:
+        options["max_context_tokens"] = replica.max_context
+    if replica.over_limit is not None:
+        options["over_limit"] = replica.over_limit
+    if replica.pool_blocks is not None:
+        options["pool_blocks"] = replica.pool_blocks
+    if replica.prefill is not None:
+        options["prefill"] = replica.prefill
+    if running.window_s is not None:
+        options["window_s"] = running.window_s
+    return options
+
+
+def _report(done: Comparison, output: Output) -> None:
+    """Results on stdout in the form asked for, where they lie on stderr; exit code 1 when a run served nothing."""
+    if output.json:
+        say(done.to_json())
+    else:
+        say({"text": done.to_text, "md": done.to_markdown, "csv": done.to_csv}[output.table]().rstrip("\n"))
+    if done.folder is not None:
+        note(f"results: {done.folder}")
+    if done.figure is not None:
+        note(f"figure: {done.figure}")
+    failures = nothing_completed(done.results)
+    for line in failures:
+        complain(line)
+    if failures:
+        raise typer.Exit(1)

@@ -1,0 +1,68 @@
+"""What the command line says, and where: results on stdout, everything else on stderr."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+import typer
+
+
+def say(text: str) -> None:
+    """A result, on stdout."""
+    typer.echo(text)
+
+
+def note(text: str) -> None:
+    """Something that a person wants to know beside the result, on stderr."""
+    typer.echo(text, err=True)
+
+
+def complain(text: str) -> None:
+    """Why the command failed: one line on stderr, named after the program."""
+    typer.echo(f"kvrm: {text}", err=True)
+
+
+def listing(entries: Mapping[str, str]) -> str:
+    """Names and what they are, two columns; long lines are wrapped on a terminal and left alone in a pipe."""
+    margin = max((len(name) for name in entries), default=0) + 2
+    lines: list[str] = []
+    for name, text in entries.items():
+        if sys.stdout.isatty():
+            width = max(shutil.get_terminal_size().columns - margin, 20)
+            first, *rest = textwrap.wrap(text, width) or [""]
+            lines.append((name.ljust(margin) + first).rstrip())
+            lines.extend(" " * margin + line for line in rest)
+        else:
+            lines.append((name.ljust(margin) + text).rstrip())
+    return "\n".join(lines)
+
+
+@contextmanager
+def progress_bars(tasks: Iterable[str]) -> Iterator[Callable[[str, float], None] | None]:
+    """A bar a task on a terminal; None, and so nothing, in a pipe. Called with a task and its share done, 0 to 1."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+    bars = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    with bars:
+        ids = {task: bars.add_task(task, total=1.0, start=False) for task in dict.fromkeys(tasks)}
+
+        def advance(task: str, share: float) -> None:
+            bars.start_task(ids[task])
+            bars.update(ids[task], completed=share)
+
+        yield advance

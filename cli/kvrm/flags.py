@@ -1,0 +1,159 @@
+"""The options of the command line, each named, typed and explained once, in groups that commands take whole.
+
+A command declares a parameter of one of these classes; :func:`expanded` turns its fields into options of their own. An
+option left out is None, so that the default of the part that owns it holds (:class:`kvrm_sim.config.ReplicaConfig` and
+its like).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, get_type_hints
+
+import typer
+
+
+def _option(*names: str, text: str, metavar: str | None = None) -> Any:
+    return typer.Option(*names, help=text, metavar=metavar, show_default=False)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Reading:
+    """How a trace is read."""
+
+    format: Annotated[str | None, _option("--format", text="Format of the file; detected when left out.")] = None
+    unit: Annotated[str | None, _option("--unit", text="Unit of the arrival times: s, ms, us or ns.")] = None
+    column: Annotated[
+        list[str] | None,
+        _option("--column", metavar="OURS=THEIRS", text="Name of a column, e.g. arrival=when. Repeatable."),
+    ] = None
+    strict: Annotated[bool, _option("--strict", text="Refuse the trace when any row would be rejected.")] = False
+    missing_timestamp: Annotated[
+        Literal["refuse", "zero"] | None,
+        _option("--missing-timestamp", text="A row without an arrival: refuse the trace (default) or read it as 0."),
+    ] = None
+    rows: Annotated[int | None, _option("--rows", text="Length of a built-in trace, in requests.")] = None
+    seed: Annotated[int, _option("--seed", text="Seed of a built-in trace and of the run (default 0).")] = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Load:
+    """Which part of a trace, and how dense. Applied in this order: window, limit, replicas, then the clock."""
+
+    window: Annotated[
+        str | None,
+        _option("--window", metavar="START:END", text="Seconds of the trace to keep; either side may be empty."),
+    ] = None
+    limit: Annotated[int | None, _option("--limit", text="Keep the first N requests.")] = None
+    replicas: Annotated[
+        int | None, _option("--replicas", text="Share the trace round-robin over N replicas and serve the first share.")
+    ] = None
+    speedup: Annotated[
+        float | None, _option("--speedup", text="Divide every gap between arrivals: 2 doubles the offered rate.")
+    ] = None
+    time_stretch: Annotated[
+        float | None, _option("--time-stretch", text="Multiply every gap between arrivals: 2 halves the offered rate.")
+    ] = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Replica:
+    """The engine that serves the trace."""
+
+    model: Annotated[str, _option("--model", text="Model: a name of `kvrm list models` or a TOML file.")] = "llama-3-8b"
+    hardware: Annotated[str, _option("--hardware", text="Device: a name of `kvrm list hardware` or a TOML file.")] = (
+        "a100-80gb-sxm"
+    )
+    tp: Annotated[int | None, _option("--tp", text="Tensor-parallel degree (default 1).")] = None
+    memory_utilisation: Annotated[
+        float | None, _option("--memory-utilisation", text="Share of the device memory to use (default 0.9).")
+    ] = None
+    max_context: Annotated[
+        int | None, _option("--max-context", text="Context limit in tokens, at most the model's own.")
+    ] = None
+    over_limit: Annotated[
+        Literal["reject", "truncate", "error"] | None,
+        _option("--over-limit", text="A request beyond the context limit (default reject)."),
+    ] = None
+    pool_blocks: Annotated[
+        int | None, _option("--pool-blocks", text="Size of the KV pool in blocks, instead of what the memory allows.")
+    ] = None
+    prefill: Annotated[
+        Literal["none", "chunked", "separate"] | None,
+        _option("--prefill", text="How prompts are computed, in every policy (default: as each policy says)."),
+    ] = None
+    assign: Annotated[
+        list[str] | None,
+        _option("--set", metavar="PART.KEY=VALUE", text="Override a key of every policy, in TOML. Repeatable."),
+    ] = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Running:
+    """How the simulation runs and what it records."""
+
+    driver: Annotated[
+        Literal["span", "events"],
+        _option("--driver", text="span: compiled (default). events: event by event in SimPy, the same result."),
+    ] = "span"
+    check: Annotated[bool, _option("--check", text="Check every invariant after every step (slower).")] = False
+    window_s: Annotated[
+        float | None, _option("--window-s", text="Seconds a record of steps.parquet covers; 0: one a step (default 1).")
+    ] = None
+    stop_at: Annotated[
+        float | None, _option("--stop-at", text="Stop at this second of simulated time; the rest counts as unfinished.")
+    ] = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Output:
+    """Where results go."""
+
+    out: Annotated[str | None, _option("--out", "-o", text="Folder to write; refused when it exists.")] = None
+    force: Annotated[bool, _option("--force", text="Replace what an earlier run wrote there.")] = False
+    json: Annotated[bool, _option("--json", text="Print the machine-readable summary, alone.")] = False
+    table: Annotated[
+        Literal["text", "md", "csv"], _option("--table", text="Form of the table: text (default), md or csv.")
+    ] = "text"
+
+
+def expanded(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with each group among its parameters spread out into options, and gathered again when called."""
+    hints = get_type_hints(command, include_extras=True)
+    parameters: list[inspect.Parameter] = []
+    groups: dict[str, type[Any]] = {}
+    for name, parameter in inspect.signature(command).parameters.items():
+        if dataclasses.is_dataclass(hints[name]) and isinstance(hints[name], type):
+            groups[name] = hints[name]
+            parameters.extend(_fields(hints[name]))
+        else:
+            kind = inspect.Parameter.KEYWORD_ONLY
+            parameters.append(parameter.replace(annotation=hints[name], kind=kind))
+
+    def called(**given: Any) -> None:
+        packed = {
+            name: group(**{field.name: given.pop(field.name) for field in dataclasses.fields(group)})
+            for name, group in groups.items()
+        }
+        command(**given, **packed)
+
+    called.__name__ = command.__name__
+    called.__doc__ = command.__doc__
+    called.__module__ = command.__module__
+    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # functions allow it
+    called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return called
+
+
+def _fields(group: type[Any]) -> list[inspect.Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    for hint in hints.values():
+        hint.__metadata__[0].rich_help_panel = (group.__doc__ or "").partition(".")[0]
+    return [
+        inspect.Parameter(
+            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
+        )
+        for field in dataclasses.fields(group)
+    ]

@@ -1,0 +1,62 @@
+"""Where a command writes: refused before the work when it cannot be, and never seen half-written."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+#: A folder with one of these was written by kvrm, and `force` may replace it.
+OURS = ("summary.json", "run.toml")
+
+
+@contextmanager
+def staged(target: Path, *, force: bool = False) -> Iterator[Path]:
+    """Yield a path beside `target` that does not exist yet; what is written there becomes `target` at the end.
+
+    When the body raises (an interrupt too), what it wrote is removed and `target` is as it was. Raises
+    :class:`kvrm_traces.errors.InputError` before yielding when `target` exists and may not be replaced, or its folder
+    cannot be written.
+    """
+    _refuse_existing(target, force=force)
+    workshop = _workshop(target)
+    try:
+        yield workshop / target.name
+        if target.exists():
+            target.rename(workshop / "replaced")
+        (workshop / target.name).rename(target)
+    finally:
+        shutil.rmtree(workshop, ignore_errors=True)
+
+
+def next_free(parent: Path, stem: str) -> Path:
+    """`parent/stem-1`, or the first number that is not taken."""
+    number = 1
+    while (parent / f"{stem}-{number}").exists():
+        number += 1
+    return parent / f"{stem}-{number}"
+
+
+def _refuse_existing(target: Path, *, force: bool) -> None:
+    from kvrm_traces.errors import InputError
+
+    if not os.path.lexists(target):
+        return
+    if not force:
+        raise InputError(f"{target} exists: choose another name, or pass --force to replace what a run wrote there")
+    if target.is_dir() and any(target.iterdir()) and not any((target / name).is_file() for name in OURS):
+        raise InputError(f"{target} is a folder that kvrm did not write (no {OURS[0]} in it): it is left alone")
+
+
+def _workshop(target: Path) -> Path:
+    from kvrm_traces.errors import InputError
+
+    workshop = target.parent / f".{target.name}.partial-{os.getpid()}"
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        workshop.mkdir()
+    except OSError as error:
+        raise InputError(f"{target} cannot be written: {error.filename}: {error.strerror}") from error
+    return workshop

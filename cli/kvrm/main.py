@@ -1,0 +1,103 @@
+"""The ``kvrm`` command: its commands put together, and every failure turned into one line and an exit code.
+
+Exit codes: 0 done; 1 the work failed; 2 the input or the arguments are wrong. Only light modules are imported here: what
+a command needs, it imports when it runs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from typer.core import TyperGroup
+
+from kvrm.commands import listing, run, trace
+from kvrm.console import complain, say
+from kvrm.flags import expanded
+
+if TYPE_CHECKING:
+    from kvrm_traces.errors import KvrmError
+
+WORK_FAILED, WRONG_INPUT = 1, 2
+
+
+class _InterruptedError(Exception):
+    """Ctrl-C, under a name that typer does not turn into an exit code of its own."""
+
+
+class _Commands(TyperGroup):
+    def invoke(self, ctx: typer.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise _InterruptedError from None
+
+
+app = typer.Typer(
+    cls=_Commands,
+    name="kvrm",
+    no_args_is_help=True,
+    add_completion=False,
+    help="Replay LLM serving traces under static-graph, dynamic and KV-RM decoders, and measure what each one costs.",
+)
+app.command("replay")(expanded(run.replay))
+app.command("compare")(expanded(run.compare))
+app.command("list")(listing.list_names)
+app.add_typer(trace.app, name="trace")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from kvrm import __version__
+
+        say(f"kvrm {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+def run_command(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit code; failures are reported on stderr."""
+    try:
+        code = app(list(arguments), prog_name="kvrm", standalone_mode=False)
+    except typer.TyperException as error:  # a usage error: 2
+        _report_usage(error)
+        return error.exit_code
+    except _InterruptedError:
+        complain("interrupted: nothing was written")
+        return WORK_FAILED
+    except _our_errors() as error:
+        complain(str(error))
+        return error.exit_code
+    except OSError as error:
+        complain(": ".join(part for part in (error.filename, error.strerror or str(error)) if part))
+        return WORK_FAILED
+    return code if isinstance(code, int) else 0
+
+
+def _report_usage(error: typer.TyperException) -> None:
+    """One line; none when the help was printed instead, as for ``kvrm`` alone."""
+    text = " ".join(error.format_message().replace("Value error, ", "").split())
+    if text:
+        complain(text)
+
+
+def _our_errors() -> type[KvrmError]:
+    """The root of our errors. Evaluated only when something was raised, so ``--help`` never pays the import."""
+    from kvrm_traces.errors import KvrmError
+
+    return KvrmError
+
+
+def main() -> None:
+    """Entry point of the ``kvrm`` command."""
+    sys.exit(run_command(sys.argv[1:]))

@@ -1,0 +1,55 @@
+"""Values that several options write in a form of their own: windows, assignments, columns."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+
+
+def window(text: str) -> tuple[float, float]:
+    """``START:END`` in seconds; an empty side is open. Raises a usage error that shows the form."""
+    start, colon, end = text.partition(":")
+    try:
+        first = float(start) if start.strip() else 0.0
+        last = float(end) if end.strip() else math.inf
+    except ValueError:
+        colon = ""
+        first = last = 0.0
+    if not colon or not 0 <= first < last:
+        raise typer.BadParameter(
+            f"{text!r} is not START:END in seconds with 0 <= START < END, e.g. 600:1800", param_hint="--window"
+        )
+    return first, last
+
+
+def assignments(texts: Sequence[str]) -> dict[str, Any]:
+    """``part.key=value`` each; the value is TOML, and a bare word is a string."""
+    found: dict[str, Any] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise typer.BadParameter(
+                f"{text!r} is not PART.KEY=VALUE, e.g. pager.block_size_tokens=32", param_hint="--set"
+            )
+        try:
+            found[key.strip()] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            found[key.strip()] = value.strip()
+    return found
+
+
+def columns(texts: Sequence[str]) -> dict[str, str]:
+    """``ours=theirs`` each."""
+    found: dict[str, str] = {}
+    for text in texts:
+        ours, equals, theirs = text.partition("=")
+        if not equals or not ours.strip() or not theirs:
+            raise typer.BadParameter(
+                f"{text!r} is not OURS=THEIRS, e.g. prompt_tokens=input_len", param_hint="--column"
+            )
+        found[ours.strip()] = theirs
+    return found
