@@ -4,7 +4,7 @@ import kvrm
 kvrm.compare("azure-conv-like", policies=["static", "kv-rm"]).to_pandas()
 """
 
-from kvrm.api import catalogue, compare, convert_trace, inspect_trace, open_trace, replay
+from kvrm.api import catalogue, compare, convert_trace, inspect_trace, open_trace, plan, replay
 from kvrm.results import Comparison, Replay
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "convert_trace",
     "inspect_trace",
     "open_trace",
+    "plan",
     "replay",
 ]
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from kvrm_sim.config import ReplicaConfig
     from kvrm_sim.engine import RunResult
     from kvrm_sim.hardware import HardwareProfile
+    from kvrm_sim.memory import MemoryPlan
     from kvrm_sim.model import ModelSpec
     from kvrm_sim.policy import Policy
     from kvrm_traces import Trace, TraceReport
@@ -107,6 +108,17 @@ def catalogue(kind: Literal["policies", "models", "hardware", "traces"]) -> dict
     from kvrm.presets import described
 
     return described(kind)
+
+
+def plan(policy: str | Path | Policy, **replica: Unpack[ReplicaOptions]) -> MemoryPlan:
+    """How the device's memory would be divided under a policy, without running: every factor in bytes, and the pool.
+
+    Raises ConfigError for wrong options and DoesNotFitError, with every factor, when no usable pool is left.
+    """
+    from kvrm.presets import replica_config
+    from kvrm_sim.memory import plan_memory
+
+    return plan_memory(replica_config(policy, replica))
 
 
 def replay(

@@ -31,6 +31,12 @@ def staged(target: Path, *, force: bool = False) -> Iterator[Path]:
         shutil.rmtree(workshop, ignore_errors=True)
 
 
+def check(target: Path, *, force: bool = False) -> None:
+    """Raise what :func:`staged` would raise, now: for a caller with long work to do before it."""
+    _refuse_existing(target, force=force)
+    _workshop(target).rmdir()
+
+
 def next_free(parent: Path, stem: str) -> Path:
     """`parent/stem-1`, or the first number that is not taken."""
     number = 1

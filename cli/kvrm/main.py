@@ -1,7 +1,7 @@
 """The ``kvrm`` command: its commands put together, and every failure turned into one line and an exit code.
 
-Exit codes: 0 done; 1 the work failed; 2 the input or the arguments are wrong. Only light modules are imported here: what
-a command needs, it imports when it runs.
+Exit codes: 0 done; 1 the work failed; 2 the input or the arguments are wrong. Only light modules are imported here:
+what a command needs, it imports when it runs.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ app = typer.Typer(
     name="kvrm",
     no_args_is_help=True,
     add_completion=False,
+    pretty_exceptions_enable=False,
     help="Replay LLM serving traces under static-graph, dynamic and KV-RM decoders, and measure what each one costs.",
 )
 app.command("replay")(expanded(run.replay))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from kvrm.api import ReplicaOptions
-    from kvrm_sim.config import ReplicaConfig
+    from kvrm_sim.config import HardwareProfile, ModelSpec, ReplicaConfig
     from kvrm_sim.policy import Policy
 
 DEFAULT_MODEL = "llama-3-8b"
@@ -16,8 +16,7 @@ DEFAULT_HARDWARE = "a100-80gb-sxm"
 
 def replica_config(policy: str | Path | Policy, options: ReplicaOptions) -> ReplicaConfig:
     """The configuration of one replica. Raises ConfigError, with the nearest known name for an unknown one."""
-    from kvrm_sim.config import ReplicaConfig
-    from kvrm_sim.presets import load_hardware, load_model, load_policy
+    from kvrm_sim.config import ReplicaConfig, load_hardware, load_model, load_policy
 
     rest: dict[str, Any] = dict(options)
     overrides = dict(rest.pop("overrides", {}))
@@ -31,4 +30,32 @@ def replica_config(policy: str | Path | Policy, options: ReplicaOptions) -> Repl
         model=load_model(model) if isinstance(model, (str, Path)) else model,
         hardware=load_hardware(hardware) if isinstance(hardware, (str, Path)) else hardware,
         **rest,
+    )
+
+
+def described(kind: Literal["policies", "models", "hardware", "traces"]) -> dict[str, str]:
+    """Every built-in name of a kind, with one line on what it is."""
+    if kind == "traces":
+        from kvrm_traces import BUILTINS
+
+        return dict(BUILTINS)
+    from kvrm_sim import config
+
+    if kind == "policies":
+        return {name: config.load_policy(name).description for name in config.policy_names()}
+    if kind == "hardware":
+        return {name: _device(config.load_hardware(name)) for name in config.hardware_names()}
+    return {name: _model(config.load_model(name)) for name in config.model_names()}
+
+
+def _device(profile: HardwareProfile) -> str:
+    state = "measured" if profile.calibrated else "uncalibrated"
+    return f"{profile.description} ({state})"
+
+
+def _model(model: ModelSpec) -> str:
+    size = f"{model.parameters / 1e9:.1f} B" if model.parameters >= 1e9 else f"{model.parameters / 1e6:.1f} M"
+    return (
+        f"{size} parameters, {model.layers} layers, {model.kv_heads} KV heads, "
+        f"{model.kv_bytes_per_token()} bytes of KV a token, context {model.max_context_tokens}"
     )

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvrm import api, parse
+from kvrm import api, folders, parse
 from kvrm.commands.source import opened
 from kvrm.console import complain, note, progress_bars, say
 from kvrm.flags import Load, Output, Reading, Replica, Running
-from kvrm.folders import next_free
 from kvrm.results import Comparison, nothing_completed
 
 if TYPE_CHECKING:
@@ -33,7 +32,13 @@ def replay(
     output: Output,
 ) -> None:
     """Replay a trace under one policy; print its summary, and write the run's folder with --out."""
+    options = _replica_options(replica, reading, running)
+    plan = api.plan(policy, **options)
+    if output.out is not None:
+        folders.check(Path(output.out), force=output.force)
     source = opened(trace, reading, load)
+    for line in plan.lines():
+        note(line)
     with progress_bars([policy]) as progress:
         done = api.replay(
             source,
@@ -43,7 +48,7 @@ def replay(
             driver=running.driver,
             stop_at_s=running.stop_at,
             progress=progress,
-            **_replica_options(replica, reading, running),
+            **options,
         )
     _report(done, output)
 
@@ -70,8 +75,13 @@ def compare(
 
     Without --out the results go to runs/compare-TRACE-N; with --json and no --out nothing is written.
     """
-    source = opened(trace, reading, load)
+    options = _replica_options(replica, reading, running)
     policies = policy or api.DEFAULT_POLICIES
+    for name in policies:
+        api.plan(name, **options)
+    if output.out is not None:
+        folders.check(Path(output.out), force=output.force)
+    source = opened(trace, reading, load)
     with progress_bars(policies) as progress:
         done = api.compare(
             source,
@@ -81,7 +91,7 @@ def compare(
             driver=running.driver,
             stop_at_s=running.stop_at,
             progress=progress,
-            **_replica_options(replica, reading, running),
+            **options,
         )
     _report(done, output)
 
@@ -89,7 +99,7 @@ def compare(
 def _comparison_folder(trace: Trace, output: Output) -> Path | None:
     if output.out is not None:
         return Path(output.out)
-    return None if output.json else next_free(Path("runs"), f"compare-{trace.info.name}")
+    return None if output.json else folders.next_free(Path("runs"), f"compare-{trace.info.name}")
 
 
 def _replica_options(replica: Replica, reading: Reading, running: Running) -> api.ReplicaOptions:

@@ -1,0 +1,24 @@
+"""Run the real command in a process of its own, as a user does."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+
+def kvrm(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """The finished process of ``kvrm ARGUMENTS``, with both streams as text."""
+    command = [sys.executable, "-m", "kvrm", *(str(argument) for argument in arguments)]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, timeout=300)
+
+
+def refusal(*arguments: str | Path, cwd: Path | None = None) -> str:
+    """The one line that a wrong input gets; asserts exit code 2, nothing on stdout, no traceback."""
+    done = kvrm(*arguments, cwd=cwd)
+    assert done.returncode == 2, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("kvrm: ")
+    return last

@@ -1,0 +1,83 @@
+"""Output folders: refused before the work, replaced only when ours, never half-written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kvrm.folders import next_free, staged
+from kvrm_traces.errors import InputError
+
+
+def write(folder: Path, text: str) -> None:
+    folder.mkdir()
+    (folder / "summary.json").write_text(text)
+
+
+def test_what_is_staged_appears_whole_and_alone(tmp_path: Path) -> None:
+    target = tmp_path / "runs" / "a"
+    with staged(target) as unfinished:
+        write(unfinished, "done")
+        assert not target.exists()
+    assert (target / "summary.json").read_text() == "done"
+    assert list(target.parent.iterdir()) == [target]
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, RuntimeError])
+def test_a_run_that_dies_leaves_nothing(tmp_path: Path, failure: type[BaseException]) -> None:
+    def die() -> None:
+        with staged(tmp_path / "a") as unfinished:
+            write(unfinished, "half")
+            raise failure
+
+    with pytest.raises(failure):
+        die()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_existing_folder_is_refused_and_replaced_only_with_force(tmp_path: Path) -> None:
+    target = tmp_path / "a"
+    write(target, "old")
+    with pytest.raises(InputError, match=r"exists.*--force"), staged(target):
+        pytest.fail("the work must not start")
+    with staged(target, force=True) as unfinished:
+        write(unfinished, "new")
+    assert (target / "summary.json").read_text() == "new"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_force_keeps_the_old_folder_when_the_new_run_dies(tmp_path: Path) -> None:
+    target = tmp_path / "a"
+    write(target, "old")
+
+    def die() -> None:
+        with staged(target, force=True) as unfinished:
+            write(unfinished, "half")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        die()
+    assert (target / "summary.json").read_text() == "old"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_force_never_replaces_a_folder_that_kvrm_did_not_write(tmp_path: Path) -> None:
+    target = tmp_path / "photos"
+    target.mkdir()
+    (target / "cat.jpg").write_text("cat")
+    with pytest.raises(InputError, match="did not write"), staged(target, force=True):
+        pytest.fail("the work must not start")
+    assert (target / "cat.jpg").read_text() == "cat"
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be written"), staged(tmp_path / "file" / "a"):
+        pytest.fail("the work must not start")
+
+
+def test_a_numbered_folder_takes_the_first_free_number(tmp_path: Path) -> None:
+    assert next_free(tmp_path, "compare-x") == tmp_path / "compare-x-1"
+    (tmp_path / "compare-x-1").mkdir()
+    assert next_free(tmp_path, "compare-x") == tmp_path / "compare-x-2"

@@ -1,0 +1,42 @@
+"""Exit codes and messages of a wrong command line."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.cli.cli_process import kvrm, refusal
+
+
+def test_version_names_the_program_and_a_number() -> None:
+    done = kvrm("--version")
+    assert done.returncode == 0
+    assert re.fullmatch(r"kvrm \d+\.\d+\.\d+\n", done.stdout)
+
+
+@pytest.mark.parametrize("group", [(), ("trace",)])
+def test_a_group_alone_prints_its_help_and_is_a_usage_error(group: tuple[str, ...]) -> None:
+    done = kvrm(*group)
+    assert done.returncode == 2
+    assert "Usage: kvrm" in done.stdout + done.stderr
+    assert "kvrm: \n" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["replya"], "No such command 'replya'"),
+        (["replay"], "Missing argument"),
+        (["replay", "azure-conv-like", "--polcy", "static"], "--policy"),
+        (["replay", "azure-conv-like", "--tp", "two"], "--tp"),
+        (["replay", "azure-conv-like", "--over-limit", "drop"], "'reject', 'truncate', 'error'"),
+        (["replay", "azure-conv-like", "--window", "600"], "START:END in seconds"),
+        (["replay", "azure-conv-like", "--speedup", "2", "--time-stretch", "2"], "pass one of them"),
+        (["replay", "azure-conv-like", "--set", "block_size"], "PART.KEY=VALUE"),
+        (["list", "polices"], "'policies', 'models', 'hardware', 'traces'"),
+        (["trace", "convert", "azure-conv-like"], "--out"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line_and_exit_2(arguments: list[str], message: str) -> None:
+    assert message in refusal(*arguments)
