@@ -1,7 +1,7 @@
-"""Combinations of policy parts that are refused, each with its reason (DESIGN section 5, docs/semantics.md, docs/policies.md).
+"""Combinations of policy parts that are refused, each with its reason (docs/semantics.md, docs/policies.md).
 
-Two kinds: what cannot work on a device or has no meaning, and an option that the chosen mode never reads (it must stay at its
-default, so that nobody studies a setting that does nothing).
+Two kinds: what cannot work on a device or has no meaning, and an option that the chosen mode never reads (it must
+stay at its default, so that nobody studies a setting that does nothing).
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ def _reads(policy: Policy) -> Iterator[str]:
         )
     if not policy.paged and what in ("table", "staged"):
         yield (
-            f'read.what = "{what}" needs reserve.mode = "paged"; with "{mode}" each request is contiguous and is read as '
-            '"reserved" or "live"'
+            f'read.what = "{what}" needs reserve.mode = "paged"; with "{mode}" each request is contiguous and is '
+            'read as "reserved" or "live"'
         )
     if what == "reserved" and policy.read.extent != "bucket":
-        yield 'read.extent = "live" with read.what = "reserved": reserved reads are those that cover the whole extent; use "bucket"'
+        yield 'read.extent = "live" with read.what = "reserved": reserved reads cover the whole extent; use "bucket"'
 
 
 def _placement(policy: Policy) -> Iterator[str]:
     placement = policy.pager.placement
     if not policy.paged and placement not in ("contiguous", "buddy"):
         yield (
-            f'pager.placement = "{placement}" gives single blocks, but reserve.mode = "{policy.reserve.mode}" needs one contiguous '
-            'run; use "contiguous" (best fit) or "buddy"'
+            f'pager.placement = "{placement}" gives single blocks, but reserve.mode = "{policy.reserve.mode}" needs '
+            'one contiguous run; use "contiguous" (best fit) or "buddy"'
         )
 
 
@@ -83,21 +83,26 @@ def _launch(policy: Policy) -> Iterator[str]:
 def _transport(policy: Policy) -> Iterator[str]:
     transport = policy.transport
     if not policy.staged:
-        yield from _idle(transport, tuple(type(transport).model_fields), f'with read.what = "{policy.read.what}", which moves nothing')
+        yield from _idle(
+            transport,
+            tuple(type(transport).model_fields),
+            f'with read.what = "{policy.read.what}", which moves nothing',
+        )
         return
     if transport.scope == "layer":
         if transport.staging == "delta":
             yield (
-                'transport.staging = "delta" needs scope = "model": at layer scope each layer overwrites the staging of the one '
-                "before, so nothing stays valid for the next step"
+                'transport.staging = "delta" needs scope = "model": at layer scope each layer overwrites the '
+                "staging of the one before, so nothing stays valid for the next step"
             )
         if policy.launch.mode == "graph" and transport.submission != "kernel":
             yield (
-                f'transport.submission = "{transport.submission}" at layer scope needs the host between layers, and no host call can '
-                'happen inside a captured graph; use submission = "kernel", scope = "model", or launch.mode = "eager"'
+                f'transport.submission = "{transport.submission}" at layer scope needs the host between layers, and '
+                'no host call can happen inside a captured graph; use submission = "kernel", scope = "model", or '
+                'launch.mode = "eager"'
             )
     elif transport.double_buffered:
-        yield 'transport.double_buffered at scope = "model": the staging holds every layer, so there is no second buffer to alternate with'
+        yield 'transport.double_buffered has no effect with scope = "model": the staging holds every layer'
 
 
 def _schedule(policy: Policy) -> Iterator[str]:
@@ -106,8 +111,8 @@ def _schedule(policy: Policy) -> Iterator[str]:
         yield from _idle(schedule, ("token_budget",), 'with schedule.prefill = "none"')
     if schedule.prefill == "chunked" and isinstance(schedule.slots, int) and schedule.token_budget < schedule.slots:
         yield (
-            f"schedule.token_budget = {schedule.token_budget} is less than schedule.slots = {schedule.slots}: a decoding row would not get "
-            "its token in every step"
+            f"schedule.token_budget = {schedule.token_budget} is less than schedule.slots = {schedule.slots}: a "
+            "decoding row would not get its token in every step"
         )
     if schedule.admission == "first_chunk":
         if schedule.prefill != "chunked":

@@ -1,7 +1,7 @@
 """ReplicaConfig: everything that decides what one replica does, as one frozen object that reads and writes TOML.
 
-``run.toml`` of a run holds exactly this object (``to_toml``); the same TOML gives the same run. The parts live in their own files and are
-exported here: ``policy.py``, ``model.py``, ``hardware.py``.
+``run.toml`` of a run holds exactly this object (``to_toml``); the same TOML gives the same run. The parts live in
+their own files and are exported here: ``policy.py``, ``model.py``, ``hardware.py``.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ class ReplicaConfig(Table):
         layers = self.model.layers
         if self.kv_bytes_per_token is not None and self.policy.staged and self.kv_bytes_per_token % layers:
             raise ValueError(
-                f"kv_bytes_per_token = {self.kv_bytes_per_token} is not a multiple of model.layers = {layers}, and staging holds whole layers"
+                f"kv_bytes_per_token = {self.kv_bytes_per_token} is not a multiple of model.layers = {layers}, "
+                "and staging holds whole layers"
             )
         return self
 
@@ -113,6 +114,6 @@ class ReplicaConfig(Table):
 
 
 def config_hash(config: Table) -> str:
-    """The sha256 of a configuration's values, in hex: equal configurations have equal hashes, whatever their file looked like."""
+    """The sha256 of a configuration's values, in hex: equal for equal ones, whatever their file looked like."""
     text = json.dumps(config.to_dict(), sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -1,14 +1,14 @@
 """The errors of the simulator.
 
-    KvrmError                     exit code 1: the work failed
-    ├── InputError                exit code 2: the input or the arguments are wrong
-    │   ├── TraceError            a trace file, a row, an option of a reader
-    │   └── ConfigError           a key of a configuration, a combination that cannot be
-    │       └── DoesNotFitError   the model, graphs, staging and a pool do not fit the device
-    └── WorkError                 exit code 1: a run that went wrong by itself
-        ├── NoProgressError       K decisions without progress; says who waits for what
-        ├── InvariantError        a broken invariant (found by ``check``)
-        └── RunError              a run that cannot be carried out or written
+KvrmError                     exit code 1: the work failed
+├── InputError                exit code 2: the input or the arguments are wrong
+│   ├── TraceError            a trace file, a row, an option of a reader
+│   └── ConfigError           a key of a configuration, a combination that cannot be
+│       └── DoesNotFitError   the model, graphs, staging and a pool do not fit the device
+└── WorkError                 exit code 1: a run that went wrong by itself
+    ├── NoProgressError       K decisions without progress; says who waits for what
+    ├── InvariantError        a broken invariant (found by ``check``)
+    └── RunError              a run that cannot be carried out or written
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """HardwareProfile: what a device costs, coefficient by coefficient, each with a provenance and a source.
 
-Units are in the keys. ``docs/hardware.md`` says what each coefficient multiplies. Left out: clocks under load, contention with other
-jobs, NUMA effects. A profile is *calibrated* only when every coefficient was measured on the machine itself.
+Units are in the keys. ``docs/hardware.md`` says what each coefficient multiplies. Left out: clocks under load,
+contention with other jobs, NUMA effects. A profile is *calibrated* only when every coefficient was measured on the
+machine itself.
 """
 
 from __future__ import annotations
@@ -89,7 +90,11 @@ class HardwareProfile(Table):
         peaks = (
             ("h2d_bytes_per_s", self.h2d_peak_bytes_per_s.value, "the link's peak, hardware.h2d_peak_bytes_per_s"),
             ("peer_bytes_per_s", self.peer_peak_bytes_per_s.value, "the link's peak, hardware.peer_peak_bytes_per_s"),
-            ("d2d_bytes_per_s", self.hbm_bytes_per_s.value / 2, "half of hardware.hbm_bytes_per_s: a copied byte is read and written"),
+            (
+                "d2d_bytes_per_s",
+                self.hbm_bytes_per_s.value / 2,
+                "half of hardware.hbm_bytes_per_s: a copied byte is read and written",
+            ),
         )
         for name, peak, what in peaks:
             value = self.value(name)

@@ -1,7 +1,8 @@
 """Ladders of captured shapes: batch sizes, context buckets, token counts; what they cover and what they pad.
 
-Every ladder is ascending and cut at what can occur. Nothing is added to a ladder behind the user's back, except that ``pow2`` contexts
-and reservation buckets end at the model's limit; sizes above the last entry run off the ladder and are listed.
+Every ladder is ascending and cut at what can occur. Nothing is added to a ladder behind the user's back, except that
+``pow2`` contexts and reservation buckets end at the model's limit; sizes above the last entry run off the ladder and
+are listed.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def powers_of_two(least: int, greatest: int) -> tuple[int, ...]:
 
 
 def batch_ladder(spec: Sequence[int] | str, slots: int) -> tuple[int, ...]:
-    """Captured batch sizes for ``slots`` rows. ``full``: only ``slots``; ``vllm``, ``pow2``, or given sizes: those up to ``slots``."""
+    """Captured batch sizes. ``full``: only ``slots``; ``vllm``, ``pow2`` or given sizes: those up to ``slots``."""
     if spec == "full":
         return (slots,)
     if spec == "pow2":
@@ -40,7 +41,7 @@ def token_ladder(spec: Sequence[int] | str, most_tokens: int) -> tuple[int, ...]
 
 
 def context_ladder(spec: Sequence[int] | str, limit_tokens: int) -> tuple[int, ...]:
-    """Captured contexts. ``limit``: only the model's limit; ``pow2``: 128, 256, … and the limit; given ones: those up to the limit."""
+    """Captured contexts. ``limit``: only the limit; ``pow2``: 128, 256, … and the limit; given: those up to it."""
     if spec == "limit":
         return (limit_tokens,)
     if spec == "pow2":

@@ -1,8 +1,8 @@
 """ModelSpec: the sizes of a decoder-only transformer that memory and cost depend on.
 
-Modelled: dense Llama-shaped (RMSNorm, RoPE, gated MLP) and OPT-shaped (LayerNorm, learned positions, two-matrix MLP) decoders with
-multi-head or grouped-query attention over the full context. Left out and refused or absent: sliding windows, mixtures of experts,
-latent attention (pass ``kv_bytes_per_token`` to the replica), quantised weights.
+Modelled: dense Llama-shaped (RMSNorm, RoPE, gated MLP) and OPT-shaped (LayerNorm, learned positions, two-matrix MLP)
+decoders with multi-head or grouped-query attention over the full context. Left out: sliding windows (refused),
+mixtures of experts, latent attention (pass ``kv_bytes_per_token`` to the replica), quantised weights.
 """
 
 from __future__ import annotations
@@ -52,8 +52,9 @@ class ModelSpec(Table):
     def _supported(self) -> ModelSpec:
         if self.sliding_window_tokens is not None:
             raise ValueError(
-                f"model.sliding_window_tokens = {self.sliding_window_tokens}: sliding windows are not modelled, and full "
-                "attention would overstate memory and reads; leave it out only where the model attends to its whole context"
+                f"model.sliding_window_tokens = {self.sliding_window_tokens}: sliding windows are not modelled, and "
+                "full attention would overstate memory and reads; leave it out only where the model attends to all of "
+                "its context"
             )
         if self.heads % self.kv_heads:
             raise ValueError(f"model.heads = {self.heads} should be a multiple of model.kv_heads = {self.kv_heads}")
@@ -118,16 +119,14 @@ class ModelSpec(Table):
 
     def check_tensor_parallel(self, tensor_parallel: int) -> None:
         """Raise ``ConfigError`` for a degree that does not split this model evenly."""
-        key = "tensor_parallel"
         for what, size in (("heads", self.heads), ("intermediate_size", self.intermediate_size)):
             if size % tensor_parallel:
-                raise ConfigError(
-                    f"{key} = {tensor_parallel}: model {self.name!r} has {what} = {size}, which it does not divide", key, tensor_parallel
-                )
+                raise self._does_not_split(tensor_parallel, f"{what} = {size}, which it does not divide")
         many, few = max(self.kv_heads, tensor_parallel), min(self.kv_heads, tensor_parallel)
         if many % few:
-            raise ConfigError(
-                f"{key} = {tensor_parallel}: model {self.name!r} has kv_heads = {self.kv_heads}; one should be a multiple of the other",
-                key,
-                tensor_parallel,
-            )
+            problem = f"kv_heads = {self.kv_heads}, and one should be a multiple of the other"
+            raise self._does_not_split(tensor_parallel, problem)
+
+    def _does_not_split(self, tensor_parallel: int, problem: str) -> ConfigError:
+        message = f"tensor_parallel = {tensor_parallel}: model {self.name!r} has {problem}"
+        return ConfigError(message, "tensor_parallel", tensor_parallel)

@@ -1,7 +1,8 @@
 """A policy: the table of independent parts of DESIGN section 5.
 
-The order of the words in each ``Literal`` is the integer code that the decision core uses. Left out here and refused as unknown words:
-far history, virtual memory, swap, prefix sharing, compaction, fences, reverse merges and packed staging.
+The order of the words in each ``Literal`` is the integer code that the decision core uses. Left out here, and so
+refused as unknown keys or words: far history, virtual memory, swap, prefix sharing, compaction, fences, reverse merges
+and packed staging.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def _slots(value: object) -> object:
 
 
 class Reserve(Table):
-    """How much KV a request is promised at admission. ``paged`` promises nothing: blocks are taken as they are written."""
+    """How much KV a request is promised at admission. ``paged``: nothing, blocks are taken as they are written."""
 
     section: ClassVar[str] = "reserve"
 
@@ -59,7 +60,7 @@ class Launch(Table):
     section: ClassVar[str] = "launch"
 
     mode: LaunchMode
-    #: Captured batch sizes. `full`: only the number of slots; `vllm`, `pow2`: see ladders.py. Sizes above the slots are cut.
+    #: Captured batch sizes. `full`: only the slots; `vllm`, `pow2`: see ladders.py. Sizes above the slots are cut.
     batch_sizes: Annotated[tuple[int, ...] | BatchLadderName, named_or_ladder("full", "vllm", "pow2")] = "full"
     #: Captured contexts. `limit`: only the model's limit; `pow2`: powers of two from 128, and the limit.
     context_buckets_tokens: Annotated[tuple[int, ...] | ContextLadderName, named_or_ladder("limit", "pow2")] = "limit"

@@ -1,7 +1,7 @@
 """Named presets and the user's own files: policies, models, hardware.
 
-A name is a TOML file of the package's ``presets/`` folder; anything that ends in ``.toml`` or holds a path separator is a file of the
-user's. A user's file may start from a preset with ``base = "kv-rm"`` and change single keys.
+A name is a TOML file of the package's ``presets/`` folder; anything that ends in ``.toml`` or holds a path separator
+is a file of the user's. A user's file may start from a preset with ``base = "kv-rm"`` and change single keys.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def hardware_names() -> tuple[str, ...]:
 
 
 def load_policy(name_or_path: str | Path) -> Policy:
-    """A policy preset by name, or a policy's TOML file. Raises ``ConfigError`` with the nearest name, or the file and key."""
+    """A policy preset by name, or a TOML file. Raises ``ConfigError`` with the nearest name, or the file and key."""
     return _load(Policy, "policies", "policy", name_or_path)
 
 
@@ -59,7 +59,9 @@ def _names(folder: str) -> tuple[str, ...]:
 def _preset(folder: str, kind: str, name: str) -> dict[str, Any]:
     names = _names(folder)
     if name not in names:
-        raise ConfigError(f"{kind} {name!r} is unknown{nearest(name, names)}; or give the path of a .toml file", kind, name)
+        raise ConfigError(
+            f"{kind} {name!r} is unknown{nearest(name, names)}; or give the path of a .toml file", kind, name
+        )
     return parse_toml((_PRESETS / folder / f"{name}.toml").read_text(encoding="utf-8"), f"{name}.toml")
 
 

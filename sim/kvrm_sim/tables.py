@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import itertools
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -29,7 +30,7 @@ def _ascending(value: object) -> object:
         raise ValueError("should be a list of at least one whole number")
     if any(isinstance(entry, bool) or not isinstance(entry, int) or entry < 1 for entry in value):
         raise ValueError("each entry should be a whole number, 1 or more")
-    if any(high <= low for low, high in zip(value, value[1:], strict=False)):
+    if any(high <= low for low, high in itertools.pairwise(value)):
         raise ValueError("entries should ascend strictly")
     return tuple(value)
 
@@ -105,7 +106,8 @@ class Table(BaseModel):
         model: type[BaseModel] = cls
         for part in path:
             inner = model.model_fields[part].annotation
-            assert isinstance(inner, type) and issubclass(inner, BaseModel), f"{part} holds no keys"
+            assert isinstance(inner, type), f"{part} holds no keys"
+            assert issubclass(inner, BaseModel), f"{part} holds no keys"
             model = inner
         return list(model.model_fields)
 
