@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import typer
@@ -42,13 +42,13 @@ def listing(entries: Mapping[str, str]) -> str:
 
 
 @contextmanager
-def progress_bars(tasks: Iterable[str]) -> Iterator[Callable[[str, float], None] | None]:
-    """A bar a task on a terminal; None, and so nothing, in a pipe. Called with a task and its share done, 0 to 1."""
+def progress_bars() -> Iterator[Callable[[str, float], None] | None]:
+    """A bar a run on a terminal; None, and so nothing, in a pipe. Takes a run's name and its share done, 0 to 1."""
     if not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
     bars = Progress(
         TextColumn("{task.description}"),
@@ -59,10 +59,11 @@ def progress_bars(tasks: Iterable[str]) -> Iterator[Callable[[str, float], None]
         transient=True,
     )
     with bars:
-        ids = {task: bars.add_task(task, total=1.0, start=False) for task in dict.fromkeys(tasks)}
+        ids: dict[str, TaskID] = {}
 
-        def advance(task: str, share: float) -> None:
-            bars.start_task(ids[task])
-            bars.update(ids[task], completed=share)
+        def advance(run: str, share: float) -> None:
+            if run not in ids:
+                ids[run] = bars.add_task(run, total=1.0)
+            bars.update(ids[run], completed=share)
 
         yield advance

@@ -14,11 +14,12 @@ def kvrm(*arguments: str | Path, cwd: Path | None = None) -> subprocess.Complete
 
 
 def refusal(*arguments: str | Path, cwd: Path | None = None) -> str:
-    """The one line that a wrong input gets; asserts exit code 2, nothing on stdout, no traceback."""
+    """What a wrong input is told: one line, which may list details under it. Asserts exit code 2 and a clean stdout."""
     done = kvrm(*arguments, cwd=cwd)
     assert done.returncode == 2, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
-    last = done.stderr.splitlines()[-1]
-    assert last.startswith("kvrm: ")
-    return last
+    notes, marker, message = done.stderr.rpartition("kvrm: ")
+    assert marker, done.stderr
+    assert "kvrm: " not in notes
+    return message

@@ -39,7 +39,7 @@ def replay(
     source = opened(trace, reading, load)
     for line in plan.lines():
         note(line)
-    with progress_bars([policy]) as progress:
+    with progress_bars() as progress:
         done = api.replay(
             source,
             policy,
@@ -82,7 +82,7 @@ def compare(
     if output.out is not None:
         folders.check(Path(output.out), force=output.force)
     source = opened(trace, reading, load)
-    with progress_bars(policies) as progress:
+    with progress_bars() as progress:
         done = api.compare(
             source,
             policies,

@@ -1,0 +1,77 @@
+"""The public functions of `kvrm`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import kvrm
+from kvrm_traces.errors import InputError
+
+
+def test_public_names() -> None:
+    assert sorted(kvrm.__all__) == [
+        "Comparison",
+        "Replay",
+        "catalogue",
+        "compare",
+        "convert_trace",
+        "inspect_trace",
+        "open_trace",
+        "plan",
+        "replay",
+    ]
+    assert kvrm.__version__.count(".") == 2
+    with pytest.raises(AttributeError, match="no attribute 'tune'"):
+        _ = kvrm.tune  # type: ignore[attr-defined]  # its absence is what is tested
+
+
+def test_compare_returns_a_table_with_one_row_a_policy() -> None:
+    trace = kvrm.open_trace("azure-conv-like", rows=50)
+    done = kvrm.compare(trace, policies=["static", "kv-rm", "kv-rm"])
+    table = done.to_pandas()
+    assert isinstance(table, pd.DataFrame)
+    assert len(table) == 3
+    assert done.folder is None
+    assert json.loads(done.to_json()) == done.to_dict()
+    assert [run["policy"] for run in done.runs] == ["static", "kv-rm", "kv-rm"]
+
+
+def test_a_policy_that_appears_twice_has_two_folders(tmp_path: Path) -> None:
+    trace = kvrm.open_trace("azure-conv-like", rows=20)
+    done = kvrm.compare(trace, ["kv-rm", "kv-rm"], out=tmp_path / "out")
+    assert [result.folder for result in done.results] == [tmp_path / "out" / "kv-rm", tmp_path / "out" / "kv-rm-2"]
+
+
+def test_a_replay_gives_its_records_when_it_wrote_them(tmp_path: Path) -> None:
+    trace = kvrm.open_trace("azure-conv-like", rows=50)
+    shares: list[tuple[str, float]] = []
+    done = kvrm.replay(
+        trace, "kv-rm", out=tmp_path / "a", progress=lambda name, share: shares.append((name, share)), window_s=0.5
+    )
+    assert len(done.requests()) == 50 == done.summary["counts"]["injected"]
+    assert len(done.steps()) > 0
+    assert len(done.pool()) > 0
+    assert done.folder == tmp_path / "a"
+    assert {name for name, _ in shares} == {"kv-rm"}
+    assert all(0 <= share <= 1 for _, share in shares)
+
+
+def test_a_replay_that_wrote_nothing_says_so() -> None:
+    done = kvrm.replay(kvrm.open_trace("azure-conv-like", rows=5), "static")
+    with pytest.raises(InputError, match=r"requests\.parquet.*pass out="):
+        done.requests()
+
+
+def test_no_policy_at_all_is_refused() -> None:
+    with pytest.raises(InputError, match="no policy"):
+        kvrm.compare("azure-conv-like", [])
+
+
+def test_a_plan_needs_no_run() -> None:
+    plan = kvrm.plan("kv-rm", model="tiny-llama", overrides={"schedule.slots": 4})
+    assert plan.slots == 4
+    assert plan.pool_blocks > 0

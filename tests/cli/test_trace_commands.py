@@ -1,0 +1,67 @@
+"""`kvrm trace` and `kvrm list`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.cli_process import kvrm, refusal
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("policies", "kv-rm-delta"), ("models", "llama-3.1-8b"), ("hardware", "h200"), ("traces", "chat-burst")],
+)
+def test_list_names_what_the_other_commands_take(kind: str, name: str) -> None:
+    done = kvrm("list", kind)
+    assert done.returncode == 0, done.stderr
+    line = next(line for line in done.stdout.splitlines() if line.split()[0] == name)
+    assert len(line.split()) > 3
+    entries = json.loads(kvrm("list", kind, "--json").stdout)
+    assert line == f"{name}{line[len(name) :].removesuffix(entries[name])}{entries[name]}"
+
+
+def test_a_synthesised_trace_is_the_same_twice_and_inspects_like_the_built_in(tmp_path: Path) -> None:
+    for name in ("a.parquet", "b.parquet"):
+        done = kvrm("trace", "synth", "chat-burst", "--rows", "300", "--seed", "7", "--out", tmp_path / name)
+        assert done.returncode == 0, done.stderr
+        assert "300 requests" in done.stderr
+    assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
+    assert "a.parquet exists" in refusal("trace", "synth", "chat-burst", "--out", tmp_path / "a.parquet")
+    of_file = json.loads(kvrm("trace", "inspect", tmp_path / "a.parquet", "--json").stdout)
+    of_name = json.loads(kvrm("trace", "inspect", "chat-burst", "--rows", "300", "--seed", "7", "--json").stdout)
+    assert of_file["rows"] == of_name["rows"] == 300
+
+
+def test_inspect_prints_a_table(tmp_path: Path) -> None:
+    done = kvrm("trace", "inspect", "azure-code-like", "--rows", "200")
+    assert done.returncode == 0, done.stderr
+    assert "200" in done.stdout
+
+
+def test_a_converted_trace_replays_to_the_identical_result(tmp_path: Path) -> None:
+    """A20: converting and replaying is the identity."""
+    source = tmp_path / "t.csv"
+    source.write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\r\n"
+        "2023-11-16 18:17:03.9799600,374,44\r\n"
+        "2023-11-16 18:17:04.0319600,396,109\r\n"
+        "2023-11-16 18:17:04.0781490,879,55"
+    )
+    target = tmp_path / "t.parquet"
+    done = kvrm("trace", "convert", source, "--out", target)
+    assert done.returncode == 0, done.stderr
+    for trace, out in ((source, "from_csv"), (target, "from_parquet")):
+        done = kvrm("replay", trace, "--policy", "kv-rm", "--out", tmp_path / out)
+        assert done.returncode == 0, done.stderr
+    records = [(tmp_path / out / "requests.parquet").read_bytes() for out in ("from_csv", "from_parquet")]
+    assert records[0] == records[1]
+
+
+def test_converting_a_wrong_file_leaves_nothing(tmp_path: Path) -> None:
+    source = tmp_path / "t.csv"
+    source.write_text("when,in,out\n1,2,3\n")
+    refusal("trace", "convert", source, "--out", tmp_path / "t.parquet")
+    assert list(tmp_path.iterdir()) == [source]
