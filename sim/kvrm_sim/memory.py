@@ -70,8 +70,8 @@ class MemoryFactors:
 class MemoryPlan:
     """The memory of one device (the tightest rank) and the shapes that follow from it.
 
-    ``pool_blocks`` is without the null block; ``slots`` is the effective number of rows. Ladders are ascending; those of
-    what the policy does not use are empty. ``uncovered_sizes``: reachable batch sizes that no captured graph serves.
+    ``pool_blocks`` is without the null block; ``slots`` is the effective number of rows. Ladders are ascending; those
+    that the policy does not use are empty. ``uncovered_sizes``: reachable batch sizes that no captured graph serves.
     """
 
     factors: MemoryFactors
@@ -174,7 +174,7 @@ def activation_bytes(config: ReplicaConfig, slots: int) -> int:
 
     tokens x bytes x (3 hidden + max(2 query + 2 key-value, 3 intermediate)) + slots x vocabulary x 4. The three hidden
     states are the residual, its norm and a layer's output; beside them the wider of attention (query, key, value,
-    output) and MLP (gate, up, product) is live; the logits of every row are float32. What is split over ranks is divided.
+    output) and MLP (gate, up, product) is live; the logits of every row are float32. What ranks split is divided.
     """
     model, degree = config.model, config.tensor_parallel
     attention = 2 * model.query_size // degree + 2 * model.rank_kv_heads(degree) * model.head_dim
