@@ -1,0 +1,73 @@
+"""Which rows of a trace are replayed, and how fast its clock runs: window, limit, replicas, then speed.
+
+The order is fixed, whatever the order of the calls: the window is in the trace's own seconds, the limit counts rows of
+the window, the replicas share those rows, and only then does the clock run faster or slower. A window or a limit
+therefore means the same at any speed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from kvrm_traces.errors import TraceError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Selection:
+    """What is kept of a trace. ``stretch`` multiplies every gap between arrivals (speed-up f is stretch 1/f)."""
+
+    window_s: tuple[float, float | None] | None = None
+    first_row: int = 0
+    window_rows: int | None = None
+    limit: int | None = None
+    replicas: int = 1
+    index: int = 0
+    speedup: float = 1.0
+    time_stretch: float = 1.0
+
+    @property
+    def whole(self) -> bool:
+        """Nothing is left out and the clock is the trace's own."""
+        return self == Selection()
+
+    def row_range(self, rows: int) -> tuple[int, int]:
+        """Rows [start, stop) of the store's `rows` that window and limit keep, before the replicas share them."""
+        stop = rows if self.window_rows is None else self.first_row + self.window_rows
+        return self.first_row, stop if self.limit is None else min(stop, self.first_row + self.limit)
+
+    def count(self, rows: int) -> int:
+        """How many of the store's `rows` are kept."""
+        start, stop = self.row_range(rows)
+        return max(0, -((self.index - (stop - start)) // self.replicas))
+
+    def words(self) -> str:
+        """What was done, in the order in which it is applied."""
+        parts = []
+        if self.window_s is not None:
+            start_s, end_s = self.window_s
+            parts.append(f"window {start_s:g}:{'' if end_s is None else f'{end_s:g}'} s")
+        if self.limit is not None:
+            parts.append(f"limit {self.limit}")
+        if self.replicas > 1:
+            parts.append(f"replica {self.index} of {self.replicas}")
+        if self.speedup != 1.0:
+            parts.append(f"speedup {self.speedup:g}")
+        if self.time_stretch != 1.0:
+            parts.append(f"time_stretch {self.time_stretch:g}")
+        return ", ".join(parts)
+
+
+def checked_factor(name: str, factor: float) -> float:
+    """The factor, finite and above 0; otherwise a TraceError that says what it does."""
+    if not (math.isfinite(factor) and factor > 0):
+        does = "divides" if name == "speedup" else "multiplies"
+        raise TraceError(f"{name} {factor!r}: must be a finite number above 0 (it {does} every gap between arrivals)")
+    return factor
+
+
+def checked_count(name: str, count: int, least: int) -> int:
+    """The count, at least `least`; otherwise a TraceError."""
+    if count < least:
+        raise TraceError(f"{name} {count}: must be a whole number, {least} or more")
+    return count

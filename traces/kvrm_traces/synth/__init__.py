@@ -1,0 +1,1 @@
+"""Built-in traces: generated from a preset's parameters and a seed, nothing downloaded."""

@@ -1,0 +1,91 @@
+"""Arrival processes: Poisson, gamma-renewal, and a two-state Markov-modulated Poisson process (MMPP).
+
+A process is an endless sequence of arrival times. It is drawn in blocks whose size is part of the process and not of
+the reader, so that the same seed gives the same times however they are read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from kvrm_traces.errors import TraceError
+
+Times = npt.NDArray[np.int64]
+
+#: Gaps drawn at once, and about how many arrivals a block of the modulated process holds.
+BLOCK_ROWS = 65536
+
+
+class ArrivalProcess(Protocol):
+    """Blocks of arrival times, int64 ns, never decreasing within and across blocks; endless."""
+
+    def blocks(self, rng: np.random.Generator) -> Iterator[Times]:
+        """Draw from `rng`, which nothing else may use."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Renewal:
+    """Independent gaps, gamma distributed with mean 1 / rate and coefficient of variation `cv` (1: Poisson)."""
+
+    rate_per_s: float
+    cv: float = 1.0
+
+    def blocks(self, rng: np.random.Generator) -> Iterator[Times]:
+        """See :class:`ArrivalProcess`."""
+        now_ns = 0
+        shape, mean_ns = 1.0 / self.cv**2, 1e9 / self.rate_per_s
+        while True:
+            if self.cv == 1.0:
+                gaps_ns = rng.standard_exponential(BLOCK_ROWS) * mean_ns
+            else:
+                gaps_ns = rng.standard_gamma(shape, BLOCK_ROWS) * (mean_ns / shape)
+            times_ns = now_ns + np.cumsum(np.rint(gaps_ns).astype(np.int64))
+            now_ns = int(times_ns[-1])
+            yield times_ns
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModulatedPoisson:
+    """Poisson arrivals at one of two rates; a stay lasts an exponential time of the given mean; the second comes first."""
+
+    rates_per_s: tuple[float, float]
+    sojourns_s: tuple[float, float]
+
+    @property
+    def rate_per_s(self) -> float:
+        """The long-run mean rate."""
+        first, second = self.sojourns_s
+        return (self.rates_per_s[0] * first + self.rates_per_s[1] * second) / (first + second)
+
+    def blocks(self, rng: np.random.Generator) -> Iterator[Times]:
+        """See :class:`ArrivalProcess`. Given their number, a stay's arrivals are uniform in it: no event is drawn alone."""
+        cycles = max(1, int(BLOCK_ROWS / (self.rate_per_s * sum(self.sojourns_s))))
+        rates, means = np.array(self.rates_per_s[::-1]), np.array(self.sojourns_s[::-1])
+        now_ns = 0
+        while True:
+            stays_s = (rng.standard_exponential((cycles, 2)) * means).ravel()
+            counts = rng.poisson(stays_s * np.tile(rates, cycles))
+            ends_s = np.cumsum(stays_s)
+            uniform = rng.random(int(counts.sum()))
+            # Stays follow one another, so sorting all of them sorts each.
+            times_s = np.sort(np.repeat(ends_s, counts) - uniform * np.repeat(stays_s, counts))
+            yield now_ns + np.rint(times_s * 1e9).astype(np.int64)
+            now_ns += int(np.rint(ends_s[-1] * 1e9))
+
+
+def parse_arrivals(text: str) -> Renewal:
+    """'poisson:RATE' or 'gamma:RATE:CV', RATE in requests/s: the stated process of a file without arrivals."""
+    kind, *numbers = text.split(":")
+    try:
+        values = [float(number) for number in numbers]
+    except ValueError:
+        values = []
+    if (kind, len(values)) in (("poisson", 1), ("gamma", 2)) and all(0 < value < 1e9 for value in values):
+        return Renewal(rate_per_s=values[0], cv=values[1] if kind == "gamma" else 1.0)
+    raise TraceError(f"arrivals {text!r}: must be poisson:RATE or gamma:RATE:CV, RATE in requests/s, e.g. poisson:2.5")

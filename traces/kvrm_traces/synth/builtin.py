@@ -1,0 +1,115 @@
+"""A built-in trace as a store of rows: generated again on every reading, in flat memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from kvrm_traces.measure import Clock
+from kvrm_traces.schema import REQUIRED, TraceInfo, pace, schema_of
+from kvrm_traces.selection import checked_count
+from kvrm_traces.synth.arrivals import BLOCK_ROWS, ArrivalProcess
+from kvrm_traces.synth.lengths import Lengths
+from kvrm_traces.synth.preset import Preset, load_presets
+from kvrm_traces.trace import Trace
+
+_PRESETS = load_presets()
+
+#: Names of the built-in traces, and what each one is.
+BUILTINS: dict[str, str] = {name: preset.description for name, preset in _PRESETS.items()}
+
+_STREAMS = {name: stream for stream, name in enumerate(REQUIRED)}
+
+
+class BuiltinStore:
+    """`rows` rows of a preset. Each column has its own random stream: one that is not asked for costs nothing."""
+
+    def __init__(self, preset: Preset, rows: int, seed: int) -> None:
+        self._preset = preset
+        self._rows = rows
+        self._seed = seed
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        return self._rows
+
+    def batches(self, start: int, stop: int, columns: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
+        """See :class:`kvrm_traces.store.Store`. Rows before `start` are drawn too: a stream has no index."""
+        schema = schema_of(REQUIRED)
+        selected = pa.schema([schema.field(name) for name in columns])
+        streams = [self._stream(name) for name in columns]
+        at = 0
+        while at < stop:
+            upto = min(stop, start if at < start else at + rows, at + BLOCK_ROWS)
+            drawn = [stream.take(upto - at) for stream in streams]
+            if at >= start:
+                yield pa.RecordBatch.from_arrays([pa.array(values) for values in drawn], schema=selected)
+            at = upto
+
+    def _stream(self, name: str) -> _Stream:
+        rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(self._seed, spawn_key=(_STREAMS[name],))))
+        if name == "arrival_ns":
+            return _Stream(_from_first(self._preset.arrivals, rng))
+        lengths = self._preset.prompt if name == "prompt_tokens" else self._preset.output
+        return _Stream(_drawn(lengths, rng))
+
+
+class _Stream:
+    """Blocks of one size in, pieces of any size out."""
+
+    def __init__(self, blocks: Iterator[npt.NDArray[np.int64]]) -> None:
+        self._blocks = blocks
+        self._left = np.empty(0, dtype=np.int64)
+
+    def take(self, count: int) -> npt.NDArray[np.int64]:
+        parts, missing = [], count
+        while missing > self._left.size:
+            parts.append(self._left)
+            missing -= self._left.size
+            self._left = next(self._blocks)
+        parts.append(self._left[:missing])
+        self._left = self._left[missing:]
+        return np.concatenate(parts)
+
+
+def _from_first(process: ArrivalProcess, rng: np.random.Generator) -> Iterator[npt.NDArray[np.int64]]:
+    """The process with its first arrival at 0."""
+    first_ns: int | None = None
+    for block in process.blocks(rng):
+        if first_ns is None and block.size:
+            first_ns = int(block[0])
+        yield block - (first_ns or 0)
+
+
+def _drawn(lengths: Lengths, rng: np.random.Generator) -> Iterator[npt.NDArray[np.int64]]:
+    while True:
+        yield lengths.draw(rng, BLOCK_ROWS)
+
+
+def open_builtin(name: str, *, rows: int | None = None, seed: int = 0) -> Trace:
+    """The built-in trace of this name (a key of BUILTINS), `rows` requests long (default: the preset's)."""
+    preset = _PRESETS[name]
+    count = checked_count("rows", preset.rows if rows is None else rows, 1)
+    checked_count("seed", seed, 0)
+    store = BuiltinStore(preset, count, seed)
+    clock = Clock()
+    for batch in store.batches(0, count, ("arrival_ns",), BLOCK_ROWS):
+        clock.see(batch.column(0).to_numpy())
+    notes = (f"built-in trace {name}, seed {seed}: {preset.source}", pace(count, clock.span_ns))
+    info = TraceInfo(
+        name=name,
+        source=f"built-in {name}, seed {seed}",
+        format="builtin",
+        unit="ns",
+        rows=count,
+        span_ns=clock.span_ns,
+        sha256=preset.sha256(count, seed),
+        resolution_ns=clock.resolution_ns,
+        ties=clock.ties,
+        notes=notes,
+    )
+    return Trace(store, info)
