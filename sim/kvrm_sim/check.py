@@ -1,0 +1,181 @@
+"""The invariants of DESIGN section 8, recomputed from scratch after each decision (``--check``; in tests always).
+
+Slow on purpose: every sum that the core keeps incrementally is counted again from the tables.
+"""
+
+from __future__ import annotations
+
+from kvrm_sim.compiled import kernel
+from kvrm_sim.cost import GRAPH
+from kvrm_sim.decoding import FULL, READ_STAGED, row_computed
+from kvrm_sim.pager import PAGED, blocks_for
+from kvrm_sim.state import NONE, OK, Ints, Record, Records
+from kvrm_sim.transport import MERGE_ADJACENT
+
+(
+    FREE_COUNT,
+    OWNERSHIP,
+    CAPACITY,
+    RUNS,
+    SUMS,
+    SLOTS,
+    CONSERVATION,
+    DRAIN,
+    TIME_PARTS,
+    TRANSPORT,
+    PADDING,
+) = range(1, 12)
+
+#: What each code means, for the error that Python raises.
+INVARIANTS = {
+    FREE_COUNT: "free + used = total blocks",
+    OWNERSHIP: "each held block has exactly one owner and is not free",
+    CAPACITY: "a row holds the blocks of what it has written and is about to write",
+    RUNS: "runs equal those of the block tables",
+    SUMS: "the sums over decoding rows equal their recount",
+    SLOTS: "each running row has one slot, and each slot at most one row",
+    CONSERVATION: "injected = completed + rejected + truncated + running + waiting",
+    DRAIN: "nothing is held when nothing runs",
+    TIME_PARTS: "exposed parts add up to the step, and none is negative",
+    TRANSPORT: "groups and blocks equal those enumerated from the tables",
+    PADDING: "a captured batch covers its rows and their slots",
+}
+
+
+@kernel
+def _check_row(p: Record, s: Record, rows: Records, blocks: Records, table: Ints, row: int) -> int:
+    r = rows[row]
+    if p.reserve != PAGED:
+        if r.runs != 1:
+            return RUNS
+        for block in range(r.run_start, r.run_start + r.blocks):
+            if blocks[block].mark == s.check_stamp or blocks[block].free != 0 or block < 1:
+                return OWNERSHIP
+            blocks[block].mark = s.check_stamp
+        return OK
+    runs = 0
+    for logical in range(r.blocks):
+        block = table[row, logical]
+        if block < 1 or blocks[block].mark == s.check_stamp or blocks[block].free != 0:
+            return OWNERSHIP
+        blocks[block].mark = s.check_stamp
+        if logical == 0 or table[row, logical - 1] + 1 != block:
+            runs += 1
+    if runs != r.runs:
+        return RUNS
+    return OK
+
+
+@kernel
+def _check_rows(p: Record, s: Record, rows: Records, blocks: Records, table: Ints, planned: bool) -> int:
+    s.check_stamp += 1
+    held, runs, decoding, total, live, order = 0, 0, 0, 0, 0, NONE
+    row = s.running_head
+    while row != NONE:
+        r = rows[row]
+        if rows[r.slot].at_slot != row or r.slot > s.highest_slot or r.order <= order:
+            return SLOTS
+        order = r.order
+        broken = _check_row(p, s, rows, blocks, table, row)
+        if broken != OK:
+            return broken
+        computed = row_computed(s, rows, row)
+        if planned and blocks_for(p, computed + (1 if r.decoding else 0)) > r.blocks:
+            return CAPACITY
+        held += r.blocks
+        runs += r.runs
+        live += 1
+        if r.decoding:
+            decoding += 1
+            total += computed
+        row = r.next
+    if held + s.free_blocks != p.pool_blocks:
+        return FREE_COUNT
+    if runs != s.total_runs:
+        return RUNS
+    if live != s.num_running or live + s.num_slots_free != p.slots or live + s.num_stage_free != p.slots:
+        return SLOTS
+    if decoding != s.num_decode or total != s.sum_computed:
+        return SUMS
+    return OK
+
+
+@kernel
+def _check_free(p: Record, s: Record, blocks: Records) -> int:
+    free = 0
+    for block in range(1, p.pool_blocks + 1):
+        free += blocks[block].free
+    if free != s.free_blocks or blocks[0].free != 0:
+        return FREE_COUNT
+    return OK
+
+
+@kernel
+def _row_history(p: Record, rows: Records, table: Ints, row: int, computed: int) -> tuple[int, int]:
+    """(groups, blocks) of a row's history, counted from its table."""
+    count = blocks_for(p, computed)
+    groups = 0
+    for logical in range(count):
+        joined = logical > 0 and table[row, logical - 1] + 1 == table[row, logical] and p.merge == MERGE_ADJACENT
+        groups += 0 if joined else 1
+    return groups, count
+
+
+@kernel
+def _check_transport(p: Record, s: Record, step: Record, rows: Records, table: Ints) -> int:
+    if p.read != READ_STAGED or step.prefill_rows > 0:
+        return TRANSPORT if step.groups != 0 or step.moved_blocks != 0 or step.segments != 0 else OK
+    groups, moved, needed = 0, 0, 0
+    if p.staging == FULL:
+        row = s.running_head
+        while row != NONE:
+            if rows[row].decoding:
+                g, b = _row_history(p, rows, table, row, row_computed(s, rows, row))
+                groups, moved, needed = groups + g, moved + b, needed + row_computed(s, rows, row)
+            row = rows[row].next
+    else:
+        for at in range(s.num_unstaged):
+            row = rows["unstaged"][at]
+            g, b = _row_history(p, rows, table, row, row_computed(s, rows, row))
+            groups, moved, needed = groups + g, moved + b, needed + row_computed(s, rows, row)
+    if groups != step.groups or moved != step.moved_blocks or needed != step.needed_tokens:
+        return TRANSPORT
+    return OK
+
+
+@kernel
+def _check_step(s: Record, step: Record) -> int:
+    exposed = (
+        step.host_exposed_ns
+        + step.commit_exposed_ns
+        + step.launch_exposed_ns
+        + step.transport_exposed_ns
+        + step.attention_exposed_ns
+        + step.dense_exposed_ns
+        + step.collectives_exposed_ns
+    )
+    least = min(step.host_exposed_ns, step.commit_exposed_ns, step.launch_exposed_ns, step.transport_exposed_ns)
+    least = min(least, step.attention_exposed_ns, step.dense_exposed_ns, step.collectives_exposed_ns)
+    if exposed != step.end_ns - step.start_ns or least < 0:
+        return TIME_PARTS
+    if step.launch_kind == GRAPH and (step.padded_rows < step.decode_rows or s.highest_slot >= step.padded_rows):
+        return PADDING
+    return OK
+
+
+@kernel
+def broken_invariant(p: Record, s: Record, step: Record, requests: Records, rows: Records, blocks: Records, table: Ints, planned: bool) -> int:
+    """The first invariant that does not hold after a decision, or OK."""
+    broken = _check_free(p, s, blocks)
+    if broken == OK:
+        broken = _check_rows(p, s, rows, blocks, table, planned)
+    if broken != OK:
+        return broken
+    if s.injected != s.completed + s.rejected + s.truncated + s.num_running + s.num_waiting:
+        return CONSERVATION
+    if s.num_running == 0 and (s.free_blocks != p.pool_blocks or s.total_runs != 0 or s.reserved_blocks != 0 or s.used_prefill != 0):
+        return DRAIN
+    if not planned:
+        return OK
+    broken = _check_transport(p, s, step, rows, table)
+    return broken if broken != OK else _check_step(s, step)

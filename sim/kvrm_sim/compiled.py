@@ -1,0 +1,100 @@
+"""How the decision core is compiled: one decorator, and a disk cache that notices an edited callee.
+
+numba's own disk cache looks at the file of the function that is called, not at the functions it calls, so an edit in
+one of them would silently run old code. The cache folder is therefore named by a hash of every core source, the
+versions that generate code, and the processor (DESIGN section 4). It has to be set before numba is imported, which
+is why every core module imports :data:`kernel` from here.
+
+The environment variable ``KVRM_CORE`` chooses how the core runs: ``compiled`` (default), ``boundscheck`` (compiled, and an
+index out of range is an error) or ``interpreted`` (the same functions as plain Python).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, TypeVar, cast
+
+import platformdirs
+
+Mode = Literal["compiled", "boundscheck", "interpreted"]
+MODES: tuple[Mode, ...] = ("compiled", "boundscheck", "interpreted")
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def core_mode() -> Mode:
+    """The mode that ``KVRM_CORE`` asks for. Raises ValueError on an unknown one."""
+    mode = os.environ.get("KVRM_CORE", "compiled")
+    if mode not in MODES:
+        raise ValueError(f"KVRM_CORE: {mode!r} is not one of {', '.join(MODES)}")
+    return mode
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith(("model name", "flags")):
+                return line
+    return platform.processor() or platform.machine()
+
+
+def source_hash(folder: Path | None = None) -> str:
+    """Hex sha256 over every Python source of the simulator, code-generating versions, processor and mode."""
+    digest = hashlib.sha256()
+    for path in sorted((folder or Path(__file__).parent).glob("*.py")):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    for package in ("numba", "llvmlite", "numpy"):
+        digest.update(f"{package}={importlib.metadata.version(package)}\0".encode())
+    digest.update(f"{sys.version}\0{_processor()}\0{core_mode()}".encode())
+    return digest.hexdigest()
+
+
+def _cache_folder() -> Path:
+    """The cache folder, created; a temporary one with a notice when the user's cannot be written."""
+    wanted = Path(platformdirs.user_cache_dir("kvrm")) / source_hash()[:24]
+    try:
+        wanted.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=wanted):
+            pass
+    except OSError as error:
+        fallback = Path(tempfile.mkdtemp(prefix="kvrm-cache-"))
+        print(f"kvrm: compiled code is kept in {fallback} for this process: {wanted}: {error.strerror}", file=sys.stderr)
+        return fallback
+    return wanted
+
+
+MODE: Mode = core_mode()
+
+if MODE != "interpreted":
+    CACHE_FOLDER: Path | None = _cache_folder()
+    os.environ["NUMBA_CACHE_DIR"] = str(CACHE_FOLDER)
+    if "numba" in sys.modules:
+        # Someone imported numba first: its configuration is already read, so it is set there as well.
+        import numba.core.config
+
+        numba.core.config.CACHE_DIR = str(CACHE_FOLDER)  # type: ignore[attr-defined]  # numba has no stubs for it
+else:
+    CACHE_FOLDER = None
+
+
+def kernel(function: F) -> F:
+    """Mark a core function: integers, floats and arrays in, no objects. Returned compiled, or as it is when interpreted."""
+    if MODE == "interpreted":
+        return function
+    import numba
+
+    return cast(F, numba.njit(cache=True, boundscheck=MODE == "boundscheck", nogil=True, _nrt=False)(function))
+
+
+def is_warm() -> bool:
+    """Whether compiled code of exactly these sources is on disk already (else the first run compiles)."""
+    return CACHE_FOLDER is None or any(CACHE_FOLDER.rglob("*.nbi"))

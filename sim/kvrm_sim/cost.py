@@ -1,0 +1,160 @@
+"""What a planned step costs: each part apart, busy and exposed (DESIGN section 6, docs/cost.md).
+
+Every part is float64 in one fixed expression order, rounded once to int64 nanoseconds. Coefficients are nanoseconds per unit and
+come from the hardware profile through parameters.py. A part's *busy* time is what it would take alone; its *exposed* time is what
+it adds to the step's critical path, in the order of ``PARTS``; exposed parts add up to the step exactly.
+
+Left out: contention between the host's threads, clock changes under load, cache effects between steps.
+"""
+
+from __future__ import annotations
+
+from kvrm_sim.compiled import kernel
+from kvrm_sim.state import Record
+
+EAGER, GRAPH, PIECEWISE = range(3)
+LAYER, MODEL = range(2)
+PER_COPY, BATCH, KERNEL = range(3)
+
+#: Descriptors that one call of the driver's batch copy takes (DESIGN section 6).
+BATCH_DESCRIPTORS = 4096
+#: The commit descriptor on the wire: header, bytes a row (lengths, positions, slot mapping, mask), a changed table entry, a group.
+DESCRIPTOR_HEADER_BYTES, DESCRIPTOR_ROW_BYTES, DESCRIPTOR_BLOCK_BYTES, DESCRIPTOR_GROUP_BYTES = 256, 32, 8, 12
+
+
+@kernel
+def _round(ns: float) -> int:
+    return int(ns + 0.5)
+
+
+@kernel
+def host_ns(p: Record, step: Record) -> int:
+    """Scheduler, pager and packing on the host."""
+    return _round(
+        p.host_step_ns
+        + p.host_row_ns * (step.decode_rows + step.prefill_rows)
+        + p.host_block_ns * (step.blocks_taken + step.blocks_freed)
+        + p.host_group_ns * step.groups
+    )
+
+
+@kernel
+def commit_ns(p: Record, step: Record) -> int:
+    """Upload of the commit descriptor (delta form: rows, changed table entries, groups)."""
+    size = (
+        DESCRIPTOR_HEADER_BYTES
+        + DESCRIPTOR_ROW_BYTES * step.padded_rows
+        + DESCRIPTOR_BLOCK_BYTES * step.blocks_taken
+        + DESCRIPTOR_GROUP_BYTES * step.groups
+    )
+    return _round(p.commit_call_ns + p.commit_byte_ns * size)
+
+
+@kernel
+def serial_launch_ns(p: Record, step: Record) -> int:
+    """The part of launching that device work cannot hide."""
+    if step.launch_kind == EAGER:
+        return _round(p.first_launch_ns)
+    if step.launch_kind == GRAPH:
+        return _round(p.graph_replay_ns + p.graph_node_gap_ns * p.kernels)
+    return _round(p.first_launch_ns + p.graph_node_gap_ns * p.kernels)
+
+
+@kernel
+def asynchronous_launch_ns(p: Record, step: Record) -> int:
+    """The part of launching that runs ahead of the device: the longer of it and the device's work counts."""
+    if step.launch_kind == EAGER:
+        return _round(p.launch_kernel_ns * p.kernels)
+    if step.launch_kind == GRAPH:
+        return 0
+    return _round(p.graph_replay_ns * p.piecewise_replays + p.launch_kernel_ns * p.piecewise_kernels)
+
+
+@kernel
+def submit_ns(p: Record, step: Record) -> int:
+    """Host time to submit the step's transfers; it blocks the scheduler."""
+    if step.groups == 0:
+        return 0
+    if p.submission == KERNEL:
+        # At layer scope the gather is a kernel of the step itself and counted among its launches.
+        return 0 if p.scope == LAYER else _round(p.submit_call_ns * step.rounds)
+    if p.submission == PER_COPY:
+        return _round(p.submit_call_ns * step.segments)
+    calls = (step.segments + BATCH_DESCRIPTORS - 1) // BATCH_DESCRIPTORS
+    return _round(p.submit_call_ns * calls + p.submit_descriptor_ns * step.segments)
+
+
+@kernel
+def move_ns(p: Record, step: Record) -> int:
+    """Device time of the transfers: a fixed cost a segment, then the payload."""
+    return _round(p.copy_segment_ns * step.segments + p.copy_block_ns * step.moved_blocks)
+
+
+@kernel
+def attention_ns(p: Record, step: Record) -> int:
+    """Decode attention is bound by bytes read; a prefill chunk re-reads its prefix and is bound by bytes or by flops."""
+    per_token = p.attention_token_ns if step.prefill_rows == 0 else p.attention_mixed_token_ns
+    chunk = max(p.prefill_token_ns * step.prefill_read_tokens, p.prefill_pair_ns * step.prefill_pairs)
+    return _round(per_token * step.read_tokens + chunk)
+
+
+@kernel
+def dense_ns(p: Record, step: Record) -> int:
+    """Weights are read once a step, or its padded tokens are computed; the LM head only for rows that deliver a token."""
+    body = max(p.dense_token_ns * step.dense_tokens, p.dense_weights_ns)
+    if step.sampled_rows == 0:
+        return _round(body)
+    head_rows = step.padded_rows if step.launch_kind == GRAPH else step.sampled_rows
+    return _round(body + max(p.head_row_ns * head_rows, p.head_weights_ns))
+
+
+@kernel
+def collectives_ns(p: Record, step: Record) -> int:
+    """All-reduces of tensor parallelism."""
+    if p.tensor_parallel == 1:
+        return 0
+    return _round(p.collective_call_ns + p.collective_token_ns * step.dense_tokens)
+
+
+@kernel
+def time_step(p: Record, step: Record) -> None:
+    """Fill in the times of a planned step, busy and exposed, and its duration."""
+    serial = serial_launch_ns(p, step)
+    ahead = asynchronous_launch_ns(p, step)
+    submit = submit_ns(p, step)
+    move = move_ns(p, step)
+    step.submit_ns = submit
+    step.move_ns = move
+    step.host_busy_ns = host_ns(p, step)
+    step.commit_busy_ns = commit_ns(p, step)
+    step.launch_busy_ns = serial + ahead
+    step.transport_busy_ns = submit + move
+    step.attention_busy_ns = attention_ns(p, step)
+    step.dense_busy_ns = dense_ns(p, step)
+    step.collectives_busy_ns = collectives_ns(p, step)
+
+    step.host_exposed_ns = step.host_busy_ns
+    step.commit_exposed_ns = step.commit_busy_ns
+    step.launch_exposed_ns = step.launch_busy_ns
+    # Device work adds to the path only beyond what the launches that run ahead have already covered.
+    device = move
+    covered = max(ahead, device)
+    step.transport_exposed_ns = submit + covered - ahead
+    before, device = covered, device + step.attention_busy_ns
+    covered = max(ahead, device)
+    step.attention_exposed_ns = covered - before
+    before, device = covered, device + step.dense_busy_ns
+    covered = max(ahead, device)
+    step.dense_exposed_ns = covered - before
+    before, device = covered, device + step.collectives_busy_ns
+    covered = max(ahead, device)
+    step.collectives_exposed_ns = covered - before
+    step.duration_ns = (
+        step.host_exposed_ns
+        + step.commit_exposed_ns
+        + step.launch_exposed_ns
+        + step.transport_exposed_ns
+        + step.attention_exposed_ns
+        + step.dense_exposed_ns
+        + step.collectives_exposed_ns
+    )

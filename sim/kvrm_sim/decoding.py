@@ -1,0 +1,104 @@
+"""The set of decoding rows and the sums over it that cost reads; every row in it advances by one token in a decoding step.
+
+Sums are kept as rows join, grow and leave, so a step costs what changes in it. ``stage_*`` count the history that a staged gather
+covers; blocks taken for the token to come are pending until the step has written it.
+"""
+
+from __future__ import annotations
+
+from kvrm_sim.compiled import kernel
+from kvrm_sim.pager import blocks_for, history_runs, opens_run
+from kvrm_sim.state import NONE, Ints, Record, Records
+from kvrm_sim.wheel import add_to_wheels, remove_from_wheels
+
+READ_RESERVED, READ_LIVE, READ_TABLE, READ_STAGED = range(4)
+FULL, DELTA = range(2)
+
+
+@kernel
+def row_computed(s: Record, rows: Records, row: int) -> int:
+    """Entries written for a row."""
+    return rows[row].origin + s.decode_counter if rows[row].decoding else rows[row].computed
+
+
+@kernel
+def row_delivered(s: Record, rows: Records, requests: Records, row: int) -> int:
+    """Tokens delivered for a row."""
+    q = requests[rows[row].request]
+    return q.output_tokens - (rows[row].finish_at - s.decode_counter) if rows[row].decoding else q.delivered
+
+
+@kernel
+def join_decoding(p: Record, s: Record, requests: Records, rows: Records, heads: Ints, table: Ints, row: int, computed: int) -> None:
+    """A row's prompt is computed: from the next step on it decodes."""
+    q = requests[rows[row].request]
+    rows[row].decoding = 1
+    rows[row].origin = computed - s.decode_counter
+    rows[row].finish_at = s.decode_counter + q.output_tokens - q.delivered
+    add_to_wheels(p, rows, heads, row)
+    s.num_decode += 1
+    s.sum_computed += computed
+    s.sum_reserved_tokens += q.reserved_tokens
+    s.max_base = rows[row].origin if s.num_decode == 1 else max(s.max_base, rows[row].origin)
+    rows["newcomer"][s.num_newcomers] = row
+    s.num_newcomers += 1
+    if p.read == READ_STAGED:
+        s.stage_blocks += blocks_for(p, computed)
+        s.stage_runs += history_runs(p, rows, table, row, computed)
+        if rows[row].blocks > blocks_for(p, computed):
+            take_pending(s, rows, table, row)
+        if p.staging == DELTA:
+            rows["unstaged"][s.num_unstaged] = row
+            s.num_unstaged += 1
+
+
+@kernel
+def take_pending(s: Record, rows: Records, table: Ints, row: int) -> None:
+    """The row's last block was taken for the token of this step: history only once that is written."""
+    s.pending_blocks += 1
+    s.pending_runs += opens_run(rows, table, row)
+
+
+@kernel
+def _drop(members: Ints, size: int, row: int) -> int:
+    """Remove a row from a short unordered list, keeping the order of the rest; its new size."""
+    kept = 0
+    for at in range(size):
+        if members[at] != row:
+            members[kept] = members[at]
+            kept += 1
+    return kept
+
+
+@kernel
+def leave_decoding(p: Record, s: Record, requests: Records, rows: Records, heads: Ints, row: int) -> None:
+    """A row finished or was preempted: out of the wheels and the sums."""
+    remove_from_wheels(p, rows, heads, row)
+    rows[row].decoding = 0
+    s.num_decode -= 1
+    s.sum_computed -= rows[row].origin + s.decode_counter
+    s.sum_reserved_tokens -= requests[rows[row].request].reserved_tokens
+    if rows[row].origin == s.max_base:
+        s.max_base_dirty = 1
+    s.num_newcomers = _drop(rows["newcomer"], s.num_newcomers, row)
+    if p.read == READ_STAGED:
+        s.stage_blocks -= rows[row].blocks
+        s.stage_runs -= rows[row].runs
+        s.num_unstaged = _drop(rows["unstaged"], s.num_unstaged, row)
+
+
+@kernel
+def longest_computed(s: Record, rows: Records) -> int:
+    """Entries of the longest decoding row; looked for again only after the longest has left."""
+    if s.max_base_dirty:
+        best = NONE
+        row = s.running_head
+        first = True
+        while row != NONE:
+            if rows[row].decoding and (first or rows[row].origin > best):
+                best = rows[row].origin
+                first = False
+            row = rows[row].next
+        s.max_base = best
+        s.max_base_dirty = 0
+    return s.max_base + s.decode_counter

@@ -1,0 +1,150 @@
+"""From a configuration and its memory plan to the record of runtime numbers that the compiled core reads.
+
+Enumerations are the position of the word in its ``Literal`` (policy.py, config.py), in the same order as the constants of the core's parts.
+"""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+from kvrm_sim import policy as words
+from kvrm_sim.config import OverLimit, ReplicaConfig
+from kvrm_sim.memory import MemoryPlan
+from kvrm_sim.pager import PAGED
+from kvrm_sim.parameters import CoreParameters, core_parameters
+from kvrm_sim.pool import BUDDY
+from kvrm_sim.state import NEVER, NONE
+
+#: Budget of `prefill = none`, which has no limit.
+UNLIMITED_TOKENS = 1 << 40
+#: Lists of the finish calendar: entries further off than this share lists (wheel.py).
+FINISH_WHEEL = 1024
+#: Pool samples over the arrival span.
+POOL_SAMPLES = 200
+
+
+def code(word: str, literal: Any) -> int:
+    """The integer of a word of a ``Literal``."""
+    return get_args(literal).index(word)
+
+
+def largest_run_blocks(pool_blocks: int, *, reserve: int, placement: int) -> int:
+    """Blocks of the longest thing the empty pool can give: all of it, or the largest buddy."""
+    if reserve != PAGED and placement == BUDDY:
+        return 1 << (pool_blocks.bit_length() - 1)
+    return pool_blocks
+
+
+def _decision_values(config: ReplicaConfig, plan: MemoryPlan) -> dict[str, int | float]:
+    policy = config.policy
+    reserve = code(policy.reserve.mode, words.ReserveMode)
+    placement = code(policy.pager.placement, words.Placement)
+    block = policy.pager.block_size_tokens
+    limit = config.limit_tokens
+    none = policy.schedule.prefill == "none"
+    return {
+        "reserve": reserve,
+        "limit_tokens": limit,
+        "over_limit": code(config.over_limit, OverLimit),
+        "declared_default_tokens": policy.reserve.declared_default_tokens or NONE,
+        "block_size": block,
+        "pool_blocks": plan.pool_blocks,
+        "placement": placement,
+        "max_run_blocks": largest_run_blocks(plan.pool_blocks, reserve=reserve, placement=placement),
+        "table_width": -(-limit // block) if policy.paged else 1,
+        "slots": plan.slots,
+        "prefill": code(policy.schedule.prefill, words.PrefillMode),
+        "token_budget": UNLIMITED_TOKENS if none else policy.schedule.token_budget,
+        "admission": code(policy.schedule.admission, words.Admission),
+        "watermark_blocks": int(policy.schedule.watermark * plan.pool_blocks),
+        "refill": code(policy.schedule.refill, words.Refill),
+        "launch": code(policy.launch.mode, words.LaunchMode),
+        "mixed": code(policy.launch.mixed, words.MixedMode),
+        "track_longest": int(bool(plan.context_buckets_tokens) and plan.context_buckets_tokens[0] < limit),
+        "read": code(policy.read.what, words.ReadWhat),
+        "extent": code(policy.read.extent, words.ReadExtent),
+        "layout": code(policy.layout, words.Layout),
+        "merge": code(policy.transport.merge, words.Merge),
+        "staging": code(policy.transport.staging, words.Staging),
+        "scope": code(policy.transport.scope, words.Scope),
+        "submission": code(policy.transport.submission, words.Submission),
+        "layers": config.model.layers,
+        "finish_wheel": FINISH_WHEEL,
+    }
+
+
+def _cost_values(config: ReplicaConfig, plan: MemoryPlan) -> dict[str, int | float]:
+    """Nanoseconds per unit, per GPU (docs/cost.md)."""
+    model, policy, degree = config.model, config.policy, config.tensor_parallel
+    h = config.hardware.values()
+    layers = model.layers
+    weights = model.dtype_bytes
+    body = layers * model.layer_matrix_parameters / degree
+    head = model.head_parameters / degree
+    flops = h["dense_flops_per_s"] * h["dense_flops_efficiency"]
+    weight_read = h["hbm_bytes_per_s"] * h["weight_read_efficiency"]
+    contiguous = h["hbm_bytes_per_s"] * h["attention_contiguous_efficiency"]
+    table = h["hbm_bytes_per_s"] * h["attention_table_efficiency"]
+    decode_read = table if policy.read.what == "table" else contiguous
+    mixed_read = table if policy.paged else contiguous
+    kv = plan.kv_bytes_per_token
+    pair_flops = 4 * layers * model.query_size / degree
+    gathers = layers if policy.staged and policy.transport.scope == "layer" else 0
+    calls = {"per_copy": h["copy_call_ns"], "batch": h["batch_call_ns"], "kernel": h["transfer_kernel_ns"]}
+    per_token_bytes = model.hidden_size * weights
+    return {
+        "tensor_parallel": degree,
+        "kernels": int(layers * h["kernels_per_layer"] + h["kernels_per_step"]) + gathers,
+        "piecewise_replays": layers + 1,
+        "piecewise_kernels": layers,
+        "host_step_ns": h["host_step_ns"],
+        "host_row_ns": h["host_row_ns"],
+        "host_block_ns": h["host_block_ns"],
+        "host_group_ns": h["host_group_ns"],
+        "commit_call_ns": h["commit_call_ns"],
+        "commit_byte_ns": 1e9 / h["h2d_bytes_per_s"],
+        "launch_kernel_ns": h["kernel_launch_ns"],
+        "first_launch_ns": h["first_launch_ns"],
+        "graph_replay_ns": h["graph_replay_ns"],
+        "graph_node_gap_ns": h["graph_node_gap_ns"],
+        "submit_call_ns": calls[policy.transport.submission],
+        "submit_descriptor_ns": h["copy_descriptor_ns"],
+        "copy_segment_ns": h["copy_segment_ns"],
+        "copy_block_ns": 1e9 * plan.block_bytes / h["d2d_bytes_per_s"],
+        "attention_token_ns": 1e9 * kv / decode_read,
+        "attention_mixed_token_ns": 1e9 * kv / mixed_read,
+        "prefill_token_ns": 1e9 * kv / mixed_read,
+        "prefill_pair_ns": 1e9 * pair_flops / (h["dense_flops_per_s"] * h["attention_flops_efficiency"]),
+        "dense_token_ns": 1e9 * 2 * body / flops,
+        "dense_weights_ns": 1e9 * body * weights / weight_read,
+        "head_row_ns": 1e9 * 2 * head / flops,
+        "head_weights_ns": 1e9 * head * weights / weight_read,
+        "collective_call_ns": 2 * layers * h["peer_latency_ns"],
+        "collective_token_ns": 1e9 * 2 * layers * per_token_bytes * 2 * (degree - 1) / degree / h["peer_bytes_per_s"],
+    }
+
+
+def _record_values(config: ReplicaConfig, span_ns: int, *, log_events: bool) -> dict[str, int | float]:
+    return {
+        "window_ns": round(config.window_s * 1e9),
+        "steady_from_ns": span_ns // 10,
+        "steady_until_ns": span_ns,
+        "pool_sample_ns": max(1, span_ns // POOL_SAMPLES),
+        "backlog_tenth_ns": max(1, -(-span_ns // 10)),
+        "check": int(config.check),
+        "log_events": int(log_events),
+    }
+
+
+def parameters_of(config: ReplicaConfig, plan: MemoryPlan, *, span_ns: int | None, log_events: bool = False) -> CoreParameters:
+    """The core's parameters. ``span_ns``: time of the last arrival; None when arrivals are not known in advance."""
+    span = NEVER if span_ns is None else span_ns
+    values = _decision_values(config, plan) | _cost_values(config, plan) | _record_values(config, span, log_events=log_events)
+    ladders = {
+        "buckets": plan.reserve_buckets_tokens,
+        "batch_sizes": plan.batch_sizes,
+        "contexts": plan.context_buckets_tokens,
+        "token_sizes": plan.token_sizes,
+        "capacities": plan.group_capacities,
+    }
+    return core_parameters(values, ladders)

@@ -1,0 +1,140 @@
+"""The block pager: logical to physical. A row grows, and gives everything back; its runs are counted as it grows.
+
+``table`` is int32 [slots, table_width], indexed by stage row: the physical id of each logical block (paged). A contiguous
+reservation keeps its start only (``run_start``).
+"""
+
+from __future__ import annotations
+
+from kvrm_sim.compiled import kernel
+from kvrm_sim.pool import (
+    BUDDY,
+    CONTIGUOUS,
+    best_extent,
+    has_order,
+    largest_extent,
+    order_of,
+    release_block,
+    release_run,
+    take_block,
+    take_buddy,
+    take_from_extent,
+)
+from kvrm_sim.state import Ints, Record, Records
+
+MAX_LEN, POW2, DECLARED, ORACLE, BUCKET, PAGED = range(6)
+
+
+@kernel
+def blocks_for(p: Record, tokens: int) -> int:
+    """Blocks that hold this many tokens."""
+    return (tokens + p.block_size - 1) // p.block_size
+
+
+@kernel
+def _append(s: Record, rows: Records, table: Ints, row: int, block: int) -> None:
+    held = rows[row].blocks
+    if held == 0 or table[row, held - 1] + 1 != block:
+        rows[row].runs += 1
+        s.total_runs += 1
+    table[row, held] = block
+    rows[row].blocks = held + 1
+
+
+@kernel
+def _append_extent(s: Record, rows: Records, blocks: Records, tree: Ints, table: Ints, row: int, start: int, wanted: int) -> int:
+    """Take up to `wanted` blocks from the extent at `start`; how many were taken."""
+    count = min(wanted, blocks[start].length)
+    take_from_extent(s, blocks, tree, start, count)
+    for block in range(start, start + count):
+        _append(s, rows, table, row, block)
+    return count
+
+
+@kernel
+def _grow_contiguous(p: Record, s: Record, rows: Records, blocks: Records, tree: Ints, table: Ints, row: int, count: int) -> None:
+    while count > 0 and rows[row].blocks > 0:
+        after = table[row, rows[row].blocks - 1] + 1
+        if blocks[after].free == 0:
+            break
+        count -= _append_extent(s, rows, blocks, tree, table, row, after, count)
+    while count > 0:
+        start = best_extent(blocks, tree, count)
+        if start == 0:
+            start = largest_extent(blocks, tree)
+        count -= _append_extent(s, rows, blocks, tree, table, row, start, count)
+
+
+@kernel
+def grow(p: Record, s: Record, rows: Records, blocks: Records, tree: Ints, table: Ints, row: int, count: int) -> None:
+    """Give a paged row `count` more blocks; the caller has checked that they are free."""
+    if p.placement == CONTIGUOUS:
+        _grow_contiguous(p, s, rows, blocks, tree, table, row, count)
+    else:
+        for _ in range(count):
+            _append(s, rows, table, row, take_block(p, s, blocks, tree))
+    s.reserved_blocks += count
+
+
+@kernel
+def run_length(p: Record, reserved_tokens: int) -> int:
+    """Blocks that a contiguous reservation holds (a buddy rounds up to a power of two)."""
+    count = blocks_for(p, reserved_tokens)
+    return 1 << order_of(count) if p.placement == BUDDY else count
+
+
+@kernel
+def can_take_run(p: Record, blocks: Records, tree: Ints, count: int) -> bool:
+    """Whether a single free run of `count` blocks exists."""
+    if p.placement == BUDDY:
+        return has_order(tree, order_of(count))
+    return best_extent(blocks, tree, count) != 0
+
+
+@kernel
+def take_run(p: Record, s: Record, rows: Records, blocks: Records, tree: Ints, row: int, count: int, promised: int) -> None:
+    """Give a row its contiguous reservation of `count` blocks, `promised` of which it was promised."""
+    if p.placement == BUDDY:
+        start = take_buddy(s, blocks, tree, order_of(count))
+    else:
+        start = best_extent(blocks, tree, count)
+        take_from_extent(s, blocks, tree, start, count)
+    rows[row].run_start = start
+    rows[row].blocks = count
+    rows[row].runs = 1
+    s.total_runs += 1
+    s.reserved_blocks += promised
+
+
+@kernel
+def release_row(p: Record, s: Record, rows: Records, blocks: Records, tree: Ints, table: Ints, row: int, promised: int) -> None:
+    """Give back everything a row holds: last logical block first, a contiguous reservation as its one run."""
+    held = rows[row].blocks
+    if p.reserve == PAGED:
+        for logical in range(held - 1, -1, -1):
+            release_block(p, s, blocks, tree, table[row, logical])
+        s.reserved_blocks -= held
+    else:
+        release_run(p, s, blocks, tree, rows[row].run_start, held)
+        s.reserved_blocks -= promised
+    s.total_runs -= rows[row].runs
+    rows[row].blocks = 0
+    rows[row].runs = 0
+
+
+@kernel
+def opens_run(rows: Records, table: Ints, row: int) -> int:
+    """1 when the last block of a row starts a run of its own, else 0."""
+    held = rows[row].blocks
+    if held == 1 or table[row, held - 2] + 1 != table[row, held - 1]:
+        return 1
+    return 0
+
+
+@kernel
+def history_runs(p: Record, rows: Records, table: Ints, row: int, computed: int) -> int:
+    """Runs of the blocks that hold entries [0, computed): a block taken for the token to come is not history yet."""
+    runs = rows[row].runs
+    if rows[row].blocks > blocks_for(p, computed):
+        runs -= opens_run(rows, table, row)
+    return runs

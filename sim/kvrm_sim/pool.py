@@ -1,0 +1,221 @@
+"""The block pool: which physical blocks are free, and which one is given out next (docs/semantics.md section 5).
+
+Ids run from 1 to ``pool_blocks``; 0 is the null block and never given out. The free store lives in the structured array
+``blocks`` (indexed by id) and in ``tree``, a set of free ids (``lowest``) or of free extent sizes (``contiguous``) or orders
+(``buddy``). Every operation is O(1) or O(levels of the tree); none depends on how full the pool is.
+
+The caller checks that enough is free before it takes (check, then act): nothing here fails half-way.
+"""
+
+from __future__ import annotations
+
+from kvrm_sim.bittree import highest_bit, tree_add, tree_discard, tree_greatest, tree_least
+from kvrm_sim.compiled import kernel
+from kvrm_sim.state import Ints, Record, Records
+
+LIFO, LOWEST, CONTIGUOUS, BUDDY = range(4)
+
+
+@kernel
+def _push(blocks: Records, tree: Ints, key: int, at: int) -> None:
+    """Put a free extent or buddy on the front of the list of its size or order."""
+    first = blocks[key].head
+    blocks[at].next = first
+    blocks[at].previous = 0
+    if first != 0:
+        blocks[first].previous = at
+    else:
+        tree_add(tree, key)
+    blocks[key].head = at
+
+
+@kernel
+def _remove(blocks: Records, tree: Ints, key: int, at: int) -> None:
+    """Take an extent or buddy out of its list."""
+    before = blocks[at].previous
+    after = blocks[at].next
+    if before != 0:
+        blocks[before].next = after
+    else:
+        blocks[key].head = after
+        if after == 0:
+            tree_discard(tree, key)
+    if after != 0:
+        blocks[after].previous = before
+
+
+@kernel
+def _add_extent(blocks: Records, tree: Ints, start: int, size: int) -> None:
+    """Make [start, start + size) one free extent; its size is kept at both ends."""
+    blocks[start].length = size
+    blocks[start + size - 1].length = size
+    _push(blocks, tree, size, start)
+
+
+@kernel
+def take_from_extent(s: Record, blocks: Records, tree: Ints, start: int, count: int) -> None:
+    """Take the low `count` blocks of the free extent at `start`."""
+    size = blocks[start].length
+    _remove(blocks, tree, size, start)
+    for block in range(start, start + count):
+        blocks[block].free = 0
+    if size > count:
+        _add_extent(blocks, tree, start + count, size - count)
+    s.free_blocks -= count
+    s.blocks_taken += count
+
+
+@kernel
+def best_extent(blocks: Records, tree: Ints, count: int) -> int:
+    """Start of the smallest free extent of at least `count` blocks, the most recent first; 0 when there is none."""
+    size = tree_least(tree, count)
+    return 0 if size < 0 else blocks[size].head
+
+
+@kernel
+def largest_extent(blocks: Records, tree: Ints) -> int:
+    """Start of the largest free extent; the pool must not be empty of free blocks."""
+    return blocks[tree_greatest(tree)].head
+
+
+@kernel
+def _release_extent(blocks: Records, tree: Ints, start: int, count: int, pool_blocks: int) -> None:
+    for block in range(start, start + count):
+        blocks[block].free = 1
+    low = start
+    size = count
+    if start > 1 and blocks[start - 1].free:
+        left = blocks[start - 1].length
+        low = start - left
+        _remove(blocks, tree, left, low)
+        size += left
+    if start + count <= pool_blocks and blocks[start + count].free:
+        right = blocks[start + count].length
+        _remove(blocks, tree, right, start + count)
+        size += right
+    _add_extent(blocks, tree, low, size)
+
+
+@kernel
+def _push_buddy(blocks: Records, tree: Ints, block: int, order: int) -> None:
+    blocks[block].order = order
+    _push(blocks, tree, order + 1, block)  # key 0 would be the null block's head
+
+
+@kernel
+def _remove_buddy(blocks: Records, tree: Ints, block: int, order: int) -> None:
+    blocks[block].order = -1
+    _remove(blocks, tree, order + 1, block)
+
+
+@kernel
+def has_order(tree: Ints, order: int) -> bool:
+    """Whether a free buddy of at least this order exists."""
+    return tree_least(tree, order + 1) >= 0
+
+
+@kernel
+def take_buddy(s: Record, blocks: Records, tree: Ints, order: int) -> int:
+    """Take an aligned run of 2^order blocks; the caller has checked `has_order`."""
+    key = tree_least(tree, order + 1)
+    block = blocks[key].head
+    have = key - 1
+    _remove_buddy(blocks, tree, block, have)
+    while have > order:
+        have -= 1
+        _push_buddy(blocks, tree, block + (1 << have), have)
+    for taken in range(block, block + (1 << order)):
+        blocks[taken].free = 0
+    s.free_blocks -= 1 << order
+    s.blocks_taken += 1 << order
+    return block
+
+
+@kernel
+def _release_buddy(blocks: Records, tree: Ints, block: int, order: int, pool_blocks: int) -> None:
+    for released in range(block, block + (1 << order)):
+        blocks[released].free = 1
+    index = block - 1
+    while True:
+        other = index ^ (1 << order)
+        if other + (1 << order) > pool_blocks or blocks[other + 1].order != order:
+            break
+        _remove_buddy(blocks, tree, other + 1, order)
+        index = min(index, other)
+        order += 1
+    _push_buddy(blocks, tree, index + 1, order)
+
+
+@kernel
+def order_of(count: int) -> int:
+    """The least order whose run holds `count` >= 1 blocks."""
+    order = highest_bit(count)
+    return order if count == 1 << order else order + 1
+
+
+@kernel
+def open_pool(p: Record, s: Record, blocks: Records, tree: Ints) -> None:
+    """Make every block free."""
+    total = p.pool_blocks
+    s.free_blocks = total
+    for block in range(total + 2):
+        blocks[block].order = -1
+        blocks[block].free = 1 if 1 <= block <= total else 0
+    if p.placement == LIFO:
+        for depth in range(total):
+            blocks[depth].stack = total - depth
+    elif p.placement == LOWEST:
+        for block in range(1, total + 1):
+            tree_add(tree, block)
+    elif p.placement == CONTIGUOUS:
+        _add_extent(blocks, tree, 1, total)
+    else:
+        index = 0
+        while index < total:
+            order = highest_bit(total - index)
+            _push_buddy(blocks, tree, index + 1, order)
+            index += 1 << order
+
+
+@kernel
+def take_block(p: Record, s: Record, blocks: Records, tree: Ints) -> int:
+    """One free block under `lifo`, `lowest` or `buddy`."""
+    if p.placement == BUDDY:
+        return take_buddy(s, blocks, tree, 0)
+    if p.placement == LIFO:
+        block = blocks[s.free_blocks - 1].stack
+    else:
+        block = tree_least(tree, 1)
+        tree_discard(tree, block)
+    blocks[block].free = 0
+    s.free_blocks -= 1
+    s.blocks_taken += 1
+    return block
+
+
+@kernel
+def release_block(p: Record, s: Record, blocks: Records, tree: Ints, block: int) -> None:
+    """Give one block back."""
+    if p.placement == LIFO:
+        blocks[s.free_blocks].stack = block
+        blocks[block].free = 1
+    elif p.placement == LOWEST:
+        tree_add(tree, block)
+        blocks[block].free = 1
+    elif p.placement == CONTIGUOUS:
+        _release_extent(blocks, tree, block, 1, p.pool_blocks)
+    else:
+        _release_buddy(blocks, tree, block, 0, p.pool_blocks)
+    s.free_blocks += 1
+    s.blocks_freed += 1
+
+
+@kernel
+def release_run(p: Record, s: Record, blocks: Records, tree: Ints, start: int, count: int) -> None:
+    """Give a contiguous reservation back as the one run that it was."""
+    if p.placement == BUDDY:
+        _release_buddy(blocks, tree, start, order_of(count), p.pool_blocks)
+    else:
+        _release_extent(blocks, tree, start, count, p.pool_blocks)
+    s.free_blocks += count
+    s.blocks_freed += count

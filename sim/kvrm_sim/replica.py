@@ -1,0 +1,176 @@
+"""The arrays of one replica, and the compiled loop called over them.
+
+A :class:`Replica` is what every driver holds: it is fed arrivals, advanced with :meth:`Replica.advance`, and drained of its
+records. It knows nothing of SimPy, files or wall clocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvrm_sim import state as st
+from kvrm_sim.bittree import new_tree
+from kvrm_sim.check import INVARIANTS
+from kvrm_sim.core import CLOSE, GREW, OPEN, replica_edge, span
+from kvrm_sim.errors import InvariantError, NoProgressError, RunError
+from kvrm_sim.meters import BUCKETS
+from kvrm_sim.parameters import CoreParameters
+
+#: Records kept before they are handed out. `out` is the row group of requests.parquet.
+OUT_RECORDS = 131_072
+WINDOW_RECORDS = 16_384
+POOL_RECORDS = 1_024
+ARENA_RECORDS = 4_096
+
+
+@dataclass(slots=True)
+class Sinks:
+    """Where records go as their buffers fill: each is called with a view that is valid during the call."""
+
+    requests: Callable[[st.Records], None]
+    windows: Callable[[st.Records], None]
+    pool: Callable[[st.Records, NDArray[np.int64]], None]
+    events: Callable[[st.Records], None] | None = None
+
+
+class Replica:
+    """One engine with its pool. ``parameters`` fixes everything but the arrivals."""
+
+    def __init__(self, parameters: CoreParameters, sinks: Sinks, *, out_records: int = OUT_RECORDS) -> None:
+        self.parameters = parameters
+        self.sinks = sinks
+        p = parameters.record[0]
+        slots, pool = int(p.slots), int(p.pool_blocks)
+        self.scalars = np.zeros(1, st.SCALARS)
+        self.steps = np.zeros(1, st.STEP)
+        self.requests = np.zeros(ARENA_RECORDS, st.REQUESTS)
+        self.rows = np.zeros(slots, st.ROWS)
+        self.heads = np.full(int(p.block_size + p.finish_wheel), st.NONE, np.int64)
+        self.blocks = np.zeros(pool + 2, st.BLOCKS)
+        self.tree = new_tree(pool + 2)  # members: block ids, extent sizes, or orders + 1
+        self.table = np.zeros((slots, int(p.table_width)), np.int32)
+        self.out = np.zeros(max(out_records, slots), st.OUT)
+        self.windows = np.zeros(WINDOW_RECORDS, st.WINDOWS)
+        self.samples = np.zeros(POOL_RECORDS, st.POOL_SAMPLES)
+        self.classes = np.zeros((POOL_RECORDS, st.RUN_CLASSES), np.int64)
+        self.tallies = np.zeros(len(st.HISTOGRAMS), st.TALLY)
+        self.histograms = np.zeros((len(st.HISTOGRAMS), BUCKETS), np.int64)
+        self.waiting_tenths = np.zeros(10, np.float64)
+        self.events = np.zeros(16 * slots + 64 if p.log_events else 4, st.EVENTS)
+        self.arrivals = np.zeros(0, st.ARRIVALS)
+        self._edge(OPEN)
+
+    def _edge(self, edge: int, first: int = 0) -> None:
+        replica_edge(
+            edge, self.parameters.record, self.scalars, self.requests, self.rows, self.heads, self.blocks, self.tree, self.out,
+            self.tallies, self.histograms, self.windows, first,
+        )  # fmt: skip
+
+    @property
+    def now_ns(self) -> int:
+        """Time of the last thing that happened."""
+        return int(self.scalars[0].now_ns)
+
+    def supply(self, arrivals: st.Records, *, known_until_ns: int) -> None:
+        """Give arrivals in time order; every arrival before ``known_until_ns`` has then been given (NEVER: all of them).
+
+        Those given earlier and not yet taken in are kept.
+        """
+        s = self.scalars[0]
+        rest = self.arrivals[int(s.next_arrival) : int(s.num_arrivals)]
+        self.arrivals = np.concatenate([rest, arrivals]) if len(rest) else arrivals
+        s.next_arrival = 0
+        s.num_arrivals = len(self.arrivals)
+        s.known_until_ns = known_until_ns
+
+    def know_until(self, known_until_ns: int) -> None:
+        """State that no arrival before this time is missing."""
+        self.scalars[0].known_until_ns = known_until_ns
+
+    def advance(self, until_ns: int, *, max_steps: int, flags: int = 0) -> int:
+        """Run the compiled loop; full buffers are drained and the arena grown here. Returns a reason of ``state.REASONS``.
+
+        Raises NoProgressError, InvariantError, RunError with who and what.
+        """
+        while True:
+            reason = int(
+                span(
+                    self.parameters.record, self.scalars, self.steps, self.parameters.ladders, self.arrivals, self.requests, self.rows,
+                    self.heads, self.blocks, self.tree, self.table, self.out, self.windows, self.samples, self.classes, self.tallies,
+                    self.histograms, self.waiting_tenths, self.events, until_ns, max_steps, flags,
+                )
+            )  # fmt: skip
+            if reason == st.FLUSH:
+                self.drain()
+            elif reason == st.GROW:
+                self._grow_arena()
+            elif reason == st.ERROR:
+                raise self._error()
+            else:
+                return reason
+
+    def drain(self) -> None:
+        """Hand out every record that is complete."""
+        s = self.scalars[0]
+        if s.num_out:
+            self.sinks.requests(self.out[: int(s.num_out)])
+            s.num_out = 0
+        if s.num_windows:
+            current = int(s.num_windows)
+            self.sinks.windows(self.windows[:current])
+            self.windows[0] = self.windows[current]
+            s.num_windows = 0
+        if s.num_pool_samples:
+            self.sinks.pool(self.samples[: int(s.num_pool_samples)], self.classes[: int(s.num_pool_samples)])
+            s.num_pool_samples = 0
+        self.drain_events()
+
+    def drain_events(self) -> None:
+        """Hand out logged events."""
+        s = self.scalars[0]
+        if s.num_events:
+            if self.sinks.events is not None:
+                self.sinks.events(self.events[: int(s.num_events)])
+            s.num_events = 0
+
+    def close(self) -> None:
+        """End the run: requests that are not finished get their record, open windows theirs, and all is handed out."""
+        self.drain()
+        s = self.scalars[0]
+        left = int(s.num_running + s.num_waiting)
+        if left > len(self.out):
+            self.out = np.zeros(left, st.OUT)
+        self._edge(CLOSE)
+        self.drain()
+
+    def _grow_arena(self) -> None:
+        old = len(self.requests)
+        grown = np.zeros(2 * old, st.REQUESTS)
+        grown[:old] = self.requests
+        self.requests = grown
+        self._edge(GREW, old)
+
+    def _error(self) -> RunError:
+        s = self.scalars[0]
+        row, detail, status = int(s.error_request), int(s.error_detail), int(s.status)
+        if status == st.E_OVER_LIMIT:
+            limit = int(self.parameters.record[0].limit_tokens)
+            return RunError(
+                f"row {row}: prompt + output = {detail} tokens, over the limit of {limit}: pass --over-limit reject or truncate, "
+                "a model with a longer context, or --max-context"
+            )
+        if status == st.E_NO_DECLARED:
+            return RunError(
+                f"row {row}: no declared_max_tokens, which reserve mode 'declared' needs: convert the trace with that column or set "
+                "reserve.declared_default_tokens"
+            )
+        if status == st.E_NO_PROGRESS:
+            return NoProgressError(
+                f"no progress at t = {s.now_ns} ns: {s.num_running} running and {s.num_waiting} waiting requests, "
+                f"{s.free_blocks} blocks free; row {row} waits first"
+            )
+        return InvariantError(f"t = {s.now_ns} ns, step {s.steps}: broken: {INVARIANTS[detail]}")

@@ -1,0 +1,238 @@
+"""Requests: the arena of those waiting or in flight, the waiting queue, and what becomes of each.
+
+The arena grows with the requests in flight, not with the trace. ``waiting`` is a linked list: arrivals join its tail,
+preempted requests its front.
+"""
+
+from __future__ import annotations
+
+from kvrm_sim.bittree import highest_bit
+from kvrm_sim.compiled import kernel
+from kvrm_sim.meters import tally
+from kvrm_sim.pager import BUCKET, DECLARED, MAX_LEN, ORACLE, PAGED, POW2, blocks_for, run_length
+from kvrm_sim.state import (
+    COMPLETED,
+    E_NO_DECLARED,
+    E_OVER_LIMIT,
+    EV_ARRIVE,
+    EV_REJECT,
+    H_E2E,
+    H_NORMALIZED,
+    H_TPOT_EXCLUSIVE,
+    H_TPOT_INCLUSIVE,
+    NONE,
+    OK,
+    R_CONTEXT_LIMIT,
+    R_DECLARED_LIMIT,
+    R_OVER_LIMIT,
+    R_TRACE_END,
+    R_UNSERVABLE,
+    REJECTED,
+    TRUNCATED,
+    Ints,
+    Record,
+    Records,
+)
+
+OVER_REJECT, OVER_TRUNCATE, OVER_ERROR = range(3)
+
+
+@kernel
+def log_event(p: Record, s: Record, events: Records, kind: int, row: int) -> None:
+    """Log what an observer may wait for; nothing unless the run asks for events."""
+    if p.log_events:
+        e = events[s.num_events]
+        e.kind = kind
+        e.time_ns = s.now_ns
+        e.row = row
+        s.num_events += 1
+
+
+@kernel
+def open_arena(s: Record, requests: Records, first: int) -> None:
+    """Chain the records from `first` on into the free list (at the start, and after the arena has grown)."""
+    for request in range(first, len(requests)):
+        requests[request].next = request + 1 if request + 1 < len(requests) else s.arena_free
+    s.arena_free = first
+
+
+@kernel
+def push_waiting(s: Record, requests: Records, request: int) -> None:
+    """Join the tail."""
+    requests[request].next = NONE
+    if s.waiting_tail != NONE:
+        requests[s.waiting_tail].next = request
+    else:
+        s.waiting_head = request
+    s.waiting_tail = request
+    s.num_waiting += 1
+
+
+@kernel
+def push_waiting_front(s: Record, requests: Records, request: int) -> None:
+    """Join the front (a preempted request)."""
+    requests[request].next = s.waiting_head
+    if s.waiting_head == NONE:
+        s.waiting_tail = request
+    s.waiting_head = request
+    s.num_waiting += 1
+
+
+@kernel
+def pop_waiting(s: Record, requests: Records) -> int:
+    """Take the first."""
+    request = s.waiting_head
+    s.waiting_head = requests[request].next
+    if s.waiting_head == NONE:
+        s.waiting_tail = NONE
+    s.num_waiting -= 1
+    return request
+
+
+@kernel
+def known_tokens(q: Record) -> int:
+    """Tokens whose entries a request needs before it can give its next one."""
+    return q.prompt_tokens + q.delivered
+
+
+@kernel
+def _reserved_tokens(p: Record, ladders: Ints, prompt: int, output: int, declared: int) -> int:
+    if p.reserve == MAX_LEN:
+        return p.limit_tokens
+    if p.reserve == POW2:
+        power = highest_bit(output)
+        rounded = output if output == 1 << power else 2 << power
+        return min(p.limit_tokens, prompt + rounded)
+    if p.reserve == DECLARED:
+        return prompt + declared - 1
+    written = prompt + output - 1
+    if p.reserve == BUCKET:
+        for at in range(p.buckets_at, p.buckets_at + p.num_buckets):
+            if ladders[at] >= written:
+                return ladders[at]
+    return written  # oracle; and the paged row's final need
+
+
+@kernel
+def _limits(p: Record, a: Record) -> tuple[int, int, int, int]:
+    """(status, output to deliver or 0 when over the limit, declared maximum, why it is cut or NONE) of an arrival."""
+    room = p.limit_tokens - a.prompt_tokens
+    output = a.output_tokens
+    if p.reserve == DECLARED:
+        declared = a.declared_max_tokens if a.declared_max_tokens != NONE else p.declared_default_tokens
+        if declared == NONE:
+            return E_NO_DECLARED, 0, 0, NONE
+        declared = min(declared, room)
+        if declared <= 0:
+            return OK, 0, 0, NONE
+        if output > declared:
+            return OK, declared, declared, R_CONTEXT_LIMIT if declared == room else R_DECLARED_LIMIT
+        return OK, output, declared, NONE
+    if output <= room:
+        return OK, output, 0, NONE
+    if p.over_limit == OVER_ERROR:
+        return E_OVER_LIMIT, 0, 0, NONE
+    if p.over_limit == OVER_REJECT or room <= 0:
+        return OK, 0, 0, NONE
+    return OK, room, 0, R_CONTEXT_LIMIT
+
+
+@kernel
+def _emit_rejected(p: Record, s: Record, a: Record, out: Records, events: Records, reason: int) -> None:
+    o = out[s.num_out]
+    o.row = a.row
+    o.outcome = REJECTED
+    o.reason = reason
+    o.arrival_ns = a.arrival_ns
+    o.admitted_ns = NONE
+    o.first_token_ns = NONE
+    o.finish_ns = NONE
+    o.prompt_tokens = a.prompt_tokens
+    o.output_tokens = a.output_tokens
+    o.delivered = 0
+    o.preemptions = 0
+    o.recomputed_tokens = 0
+    s.num_out += 1
+    s.rejected += 1
+    log_event(p, s, events, EV_REJECT, a.row)
+
+
+@kernel
+def arrive(p: Record, s: Record, ladders: Ints, a: Record, requests: Records, out: Records, events: Records) -> int:
+    """Take one arrival in: into waiting, or rejected at once. Returns a status; the arena and `out` have room (checked)."""
+    status, output, declared, truncation = _limits(p, a)
+    if status != OK:
+        return status
+    if s.injected == 0:
+        s.first_arrival_ns = a.arrival_ns
+    s.injected += 1
+    s.last_arrival_ns = a.arrival_ns
+    if output == 0:
+        _emit_rejected(p, s, a, out, events, R_OVER_LIMIT)
+        return OK
+    reserved = _reserved_tokens(p, ladders, a.prompt_tokens, output, declared)
+    needed = blocks_for(p, reserved) if p.reserve == PAGED else run_length(p, reserved)
+    if needed > p.max_run_blocks:
+        _emit_rejected(p, s, a, out, events, R_UNSERVABLE)
+        return OK
+    request = s.arena_free
+    q = requests[request]
+    s.arena_free = q.next
+    q.row = a.row
+    q.arrival_ns = a.arrival_ns
+    q.prompt_tokens = a.prompt_tokens
+    q.output_tokens = output
+    q.recorded_output_tokens = a.output_tokens
+    q.reserved_tokens = 0 if p.reserve == PAGED else reserved
+    q.truncation = truncation
+    q.delivered = 0
+    q.admitted_ns = NONE
+    q.first_token_ns = NONE
+    q.last_token_ns = NONE
+    q.preemptions = 0
+    q.recomputed_tokens = 0
+    push_waiting(s, requests, request)
+    log_event(p, s, events, EV_ARRIVE, a.row)
+    return OK
+
+
+@kernel
+def emit(s: Record, q: Record, out: Records, outcome: int, reason: int, finish_ns: int) -> None:
+    """Write the record of a request that was admitted or waited."""
+    o = out[s.num_out]
+    o.row = q.row
+    o.outcome = outcome
+    o.reason = reason
+    o.arrival_ns = q.arrival_ns
+    o.admitted_ns = q.admitted_ns
+    o.first_token_ns = q.first_token_ns
+    o.finish_ns = finish_ns
+    o.prompt_tokens = q.prompt_tokens
+    o.output_tokens = q.recorded_output_tokens
+    o.delivered = q.delivered
+    o.preemptions = q.preemptions
+    o.recomputed_tokens = q.recomputed_tokens
+    s.num_out += 1
+
+
+@kernel
+def finish_request(p: Record, s: Record, requests: Records, request: int, out: Records, tallies: Records, histograms: Ints) -> None:
+    """A request's last token was delivered now."""
+    q = requests[request]
+    if q.truncation == NONE:
+        emit(s, q, out, COMPLETED, R_TRACE_END, s.now_ns)
+        s.completed += 1
+    else:
+        emit(s, q, out, TRUNCATED, q.truncation, s.now_ns)
+        s.truncated += 1
+    s.last_finish_ns = s.now_ns
+    if p.steady_from_ns <= s.now_ns <= p.steady_until_ns:
+        s.steady_finishes += 1
+    e2e = s.now_ns - q.arrival_ns
+    tally(tallies, histograms, H_E2E, e2e, 1)
+    tally(tallies, histograms, H_NORMALIZED, e2e // q.delivered, 1)
+    if q.delivered > 1:
+        tally(tallies, histograms, H_TPOT_EXCLUSIVE, (s.now_ns - q.first_token_ns) // (q.delivered - 1), 1)
+        tally(tallies, histograms, H_TPOT_INCLUSIVE, e2e // q.delivered, 1)
+    q.next = s.arena_free
+    s.arena_free = request

@@ -1,0 +1,170 @@
+"""The state of one replica: a handful of structured arrays that the compiled core reads and writes.
+
+One record type a concept; every field is int64 unless said. ``None`` is -1 inside these arrays and nowhere else.
+Ownership: the scheduler owns ``running``/``waiting`` links and slots; the pager owns block tables and runs; the pool owns
+the free store; the meters own histograms and records. Rows are indexed by *stage row* (never moves); the batch row
+(``slot``) is a field.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+#: A structured array, one record of it, and an integer array, as the kernels see them (numpy gives record fields no static type).
+Records: TypeAlias = NDArray[Any]
+Record: TypeAlias = Any
+Ints: TypeAlias = Any
+
+NONE = -1
+NEVER = np.iinfo(np.int64).max
+
+# What `span` returns.
+UNTIL, NEED_ARRIVALS, WORK, FLUSH, GROW, DONE, EVENT, DECIDED, ERROR = range(9)
+REASONS = ("until", "need_arrivals", "work_budget", "flush", "grow", "done", "event", "decided", "error")
+
+# Phases of the replica.
+IDLE, READY, FLYING = range(3)
+
+# Flags of `span`.
+STOP_AT_EVENTS, STOP_AT_DECISIONS = 1, 2
+
+# Outcomes of a request, and why.
+COMPLETED, REJECTED, TRUNCATED, UNFINISHED = range(4)
+OUTCOMES = ("completed", "rejected", "truncated", "unfinished")
+R_TRACE_END, R_OVER_LIMIT, R_UNSERVABLE, R_CONTEXT_LIMIT, R_DECLARED_LIMIT, R_STOPPED = range(6)
+END_REASONS = ("trace_end", "over_limit", "unservable", "context_limit", "declared_limit", "stopped")
+
+# Errors of the core: Python raises the named error.
+OK, E_OVER_LIMIT, E_NO_DECLARED, E_NO_PROGRESS, E_INVARIANT = range(5)
+
+# Events (only logged when asked for).
+EV_ARRIVE, EV_REJECT, EV_ADMIT, EV_PREEMPT, EV_FIRST_TOKEN, EV_FINISH = range(6)
+EVENT_KINDS = ("arrive", "reject", "admit", "preempt", "first_token", "finish")
+
+PARTS = ("host", "commit", "launch", "transport", "attention", "dense", "collectives")
+
+
+def _record(*fields: str, floats: tuple[str, ...] = ()) -> np.dtype[np.void]:
+    """A record of int64 fields, then float64 fields. Built on ``np.record`` so that attributes work interpreted too."""
+    spec: list[tuple[str, DTypeLike]] = [(name, np.int64) for name in fields]
+    spec += [(name, np.float64) for name in floats]
+    return np.dtype((np.record, spec))
+
+
+#: What never changes in a run. Enumerations are the position in the policy's literal (see parameters.py).
+PARAMS = _record(
+    # reserve and limits
+    "reserve", "limit_tokens", "over_limit", "declared_default_tokens", "num_buckets", "buckets_at",
+    # pager
+    "block_size", "pool_blocks", "placement", "max_run_blocks", "table_width",
+    # schedule
+    "slots", "prefill", "token_budget", "admission", "watermark_blocks", "refill",
+    # launch: ladders live in one int64 array, each from `_at`, `num_` entries, ascending
+    "launch", "mixed", "num_batch_sizes", "batch_sizes_at", "num_contexts", "contexts_at", "num_token_sizes", "token_sizes_at",
+    "track_longest",
+    # read and transport
+    "read", "extent", "layout", "merge", "staging", "scope", "submission", "num_capacities", "capacities_at", "layers",
+    # cost, integers
+    "tensor_parallel", "kernels", "piecewise_replays", "piecewise_kernels",
+    # records
+    "window_ns", "steady_from_ns", "steady_until_ns", "pool_sample_ns", "check", "log_events", "backlog_tenth_ns",
+    "finish_wheel",
+    floats=(
+        # cost, each in ns per unit (docs/cost.md)
+        "host_step_ns", "host_row_ns", "host_block_ns", "host_group_ns",
+        "commit_call_ns", "commit_byte_ns", "launch_kernel_ns", "first_launch_ns", "graph_replay_ns", "graph_node_gap_ns",
+        "submit_call_ns", "submit_descriptor_ns", "copy_segment_ns", "copy_block_ns",
+        "attention_token_ns", "attention_mixed_token_ns", "prefill_token_ns", "prefill_pair_ns",
+        "dense_token_ns", "dense_weights_ns", "head_row_ns", "head_weights_ns",
+        "collective_call_ns", "collective_token_ns",
+    ),
+)
+
+#: One replica's scalars.
+SCALARS = _record(
+    "now_ns", "phase", "status", "error_request", "error_detail", "final", "known_until_ns", "next_arrival", "num_arrivals",
+    # requests
+    "waiting_head", "waiting_tail", "num_waiting", "arena_free", "arena_used", "injected", "completed", "rejected", "truncated",
+    "last_finish_ns", "first_arrival_ns", "last_arrival_ns",
+    # running, in admission order
+    "running_head", "running_tail", "num_running", "admissions", "num_slots_free", "num_stage_free", "highest_slot",
+    # pool
+    "free_blocks", "blocks_taken", "blocks_freed", "reserved_blocks", "total_runs",
+    # decoding rows: every one advances by one token in each step that decodes
+    "decode_counter", "num_decode", "sum_computed", "sum_reserved_tokens", "stage_blocks", "stage_runs", "pending_blocks", "pending_runs",
+    "max_base", "max_base_dirty", "last_decode_end_ns", "num_newcomers", "num_unstaged", "num_prefill", "used_prefill",
+    "idle_decisions", "carried_preemptions", "check_stamp",
+    # totals
+    "steps", "decode_steps", "mixed_steps", "graph_steps", "eager_steps", "piecewise_steps", "off_ladder_steps", "over_capacity_steps",
+    "row_moves", "padded_rows", "padded_live_rows", "tokens_delivered", "steady_tokens", "steady_finishes", "preemptions",
+    "recomputed_tokens", "prefill_tokens", "groups", "segments", "moved_blocks", "needed_tokens", "rounds", "read_tokens",
+    "submit_ns", "move_ns", "admitted", "peak_running", "peak_waiting",
+    "peak_reserved_blocks", "peak_allocated_blocks", "peak_used_tokens", "unfinished",
+    # record buffers
+    "num_out", "num_windows", "num_events", "num_pool_samples", "window", "spike_window", "next_pool_sample_ns", "spike_low", "spike_high",
+    "window_low", "window_high",
+    floats=(
+        "acc_reserved", "acc_allocated", "acc_used", "acc_running", "acc_waiting",
+    ),
+)
+
+#: A request in flight or waiting (the arena).
+REQUESTS = _record(
+    "row", "arrival_ns", "prompt_tokens", "output_tokens", "recorded_output_tokens", "reserved_tokens", "truncation", "delivered",
+    "admitted_ns", "first_token_ns", "last_token_ns", "preemptions", "recomputed_tokens", "next",
+)
+
+#: A row, indexed by stage row. `computed` of a decoding row is origin + decode_counter.
+ROWS = _record(
+    "request", "slot", "order", "previous", "next", "decoding", "origin", "computed", "planned", "staged", "blocks", "run_start", "runs",
+    "grow_previous", "grow_next", "finish_previous", "finish_next", "finish_at",
+    # columns that are arrays of their own, `slots` long: heaps, lists and the slot map
+    "free_slot", "free_stage", "at_slot", "newcomer", "unstaged", "prefill", "growing", "finishing",
+)
+
+#: The free store, indexed by block id (0 is the null block; one sentinel after the last).
+BLOCKS = _record("next", "previous", "length", "order", "free", "head", "stack", "mark")
+
+#: What arrives. `declared_max_tokens` is -1 when absent.
+ARRIVALS = _record("row", "arrival_ns", "prompt_tokens", "output_tokens", "declared_max_tokens")
+
+#: One planned step: the integers of docs/semantics.md section 6, its times (busy and exposed), and section 7.
+STEP = _record(
+    "start_ns", "end_ns", "decode_rows", "prefill_rows", "prefill_tokens", "prefill_read_tokens", "prefill_pairs", "sampled_rows",
+    "launch_kind", "padded_rows", "dense_tokens", "context_bucket", "read_tokens", "groups", "moved_blocks", "needed_tokens", "segments",
+    "rounds", "blocks_taken", "blocks_freed", "row_moves", "off_ladder", "over_capacity", "group_capacity", "preempted", "admitted",
+    "reserved_blocks", "allocated_blocks", "used_tokens", "waiting",
+    *(f"{part}_busy_ns" for part in PARTS), *(f"{part}_exposed_ns" for part in PARTS), "submit_ns", "move_ns", "duration_ns",
+)
+
+#: requests.parquet: one record for every request injected, in the order in which they ended.
+OUT = _record(
+    "row", "outcome", "reason", "arrival_ns", "admitted_ns", "first_token_ns", "finish_ns", "prompt_tokens", "output_tokens", "delivered",
+    "preemptions", "recomputed_tokens",
+)
+
+#: steps.parquet: one record a window (or a step). Sums unless said; memory is as of the window's last step.
+WINDOWS = _record(
+    "start_ns", "end_ns", "steps", "decode_steps", "graph_steps", "delivered_tokens", "prefill_tokens", "gaps", "itl_p50_ns", "itl_p99_ns",
+    "itl_max_ns", "running", "waiting", "decode_rows", "padded_rows", "padded_live_rows", "admitted", "finished", "preempted",
+    "reserved_blocks", "allocated_blocks", "used_tokens", "read_tokens", "groups", "segments", "moved_blocks", "needed_tokens",
+    *(f"{part}_busy_ns" for part in PARTS), *(f"{part}_exposed_ns" for part in PARTS), "submit_ns", "move_ns",
+)
+
+#: pool.parquet: the pool at a sample time; beside it int64 [samples, RUN_CLASSES], run lengths counted in powers of two: 1, 2-3, 4-7, …
+RUN_CLASSES = 16
+POOL_SAMPLES = _record(
+    "time_ns", "allocated_blocks", "used_tokens", "reserved_blocks", "runs", "holes", "largest_hole_blocks"
+)
+
+EVENTS = _record("kind", "time_ns", "row")
+
+# Histograms: rows of one int64 array [NUM_HISTOGRAMS, BUCKETS]; see meters.py for the buckets.
+H_ITL, H_TTFT, H_E2E, H_QUEUE, H_TPOT_EXCLUSIVE, H_TPOT_INCLUSIVE, H_NORMALIZED, H_WINDOW_P99, H_SPIKE, H_WINDOW = range(10)
+HISTOGRAMS = ("itl", "ttft", "e2e", "queue", "tpot_exclusive", "tpot_inclusive", "normalized", "window_p99", "spike", "window")
+
+#: Beside each histogram: exact count, sum (float64), least and greatest value.
+TALLY = _record("n", "least", "greatest", floats=("total",))

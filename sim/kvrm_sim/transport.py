@@ -1,0 +1,88 @@
+"""The merge planner: which blocks move to staging in a step, in how many contiguous groups (docs/semantics.md section 6).
+
+``count_transfers`` gives the totals from sums kept row by row; ``plan_groups`` enumerates the same groups from the block table, as the
+commit descriptor carries them and the device executes them. Under ``--check`` the two are compared at each step.
+"""
+
+from __future__ import annotations
+
+from kvrm_sim.compiled import kernel
+from kvrm_sim.cost import LAYER
+from kvrm_sim.decoding import FULL, READ_STAGED
+from kvrm_sim.pager import blocks_for, history_runs
+from kvrm_sim.state import NONE, Ints, Record, Records
+
+MERGE_NONE, MERGE_ADJACENT = range(2)
+LAYER_MAJOR, BLOCK_MAJOR = range(2)
+
+
+@kernel
+def count_transfers(p: Record, s: Record, step: Record, ladders: Ints, rows: Records, table: Ints) -> None:
+    """Fill in the transport of a decode step: groups, blocks, tokens, segments, rounds."""
+    step.groups = 0
+    step.moved_blocks = 0
+    step.needed_tokens = 0
+    step.segments = 0
+    step.rounds = 0
+    if p.read != READ_STAGED or step.prefill_rows > 0:
+        return
+    if p.staging == FULL:
+        step.moved_blocks = s.stage_blocks
+        step.groups = s.stage_runs
+        step.needed_tokens = s.sum_computed
+    else:
+        for at in range(s.num_unstaged):
+            row = rows["unstaged"][at]
+            computed = rows[row].origin + s.decode_counter
+            step.moved_blocks += blocks_for(p, computed)
+            step.groups += history_runs(p, rows, table, row, computed)
+            step.needed_tokens += computed
+    if p.merge == MERGE_NONE:
+        step.groups = step.moved_blocks
+    if step.groups == 0:
+        return
+    if p.layout == LAYER_MAJOR:
+        step.segments = p.layers * step.groups
+    elif p.scope == LAYER:
+        step.segments = p.layers * step.moved_blocks
+    else:
+        step.segments = step.groups
+    if p.scope == LAYER:
+        step.rounds = 1
+    else:
+        capacity = ladders[p.capacities_at + p.num_capacities - 1]
+        step.rounds = (step.groups + capacity - 1) // capacity
+
+
+@kernel
+def plan_groups(p: Record, s: Record, rows: Records, table: Ints, groups: Ints) -> int:
+    """Enumerate the groups of a decode step into int64 ``groups`` [capacity, 3] = (source, destination, blocks).
+
+    The destination counts blocks of the strided staging buffer: stage row times the table's width plus the logical block. Rows in admission
+    order (full) or in order of joining (delta). Returns how many; the caller gives room for every moved block.
+    """
+    count = 0
+    if p.staging == FULL:
+        row = s.running_head
+        while row != NONE:
+            if rows[row].decoding:
+                count = _row_groups(p, s, rows, table, row, groups, count)
+            row = rows[row].next
+    else:
+        for at in range(s.num_unstaged):
+            count = _row_groups(p, s, rows, table, rows["unstaged"][at], groups, count)
+    return count
+
+
+@kernel
+def _row_groups(p: Record, s: Record, rows: Records, table: Ints, row: int, groups: Ints, count: int) -> int:
+    blocks = blocks_for(p, rows[row].origin + s.decode_counter)
+    for logical in range(blocks):
+        if logical > 0 and p.merge == MERGE_ADJACENT and table[row, logical] == table[row, logical - 1] + 1:
+            groups[count - 1, 2] += 1
+        else:
+            groups[count, 0] = table[row, logical]
+            groups[count, 1] = row * p.table_width + logical
+            groups[count, 2] = 1
+            count += 1
+    return count
