@@ -21,6 +21,8 @@ from kvrm_sim.config import (
 )
 from kvrm_sim.errors import ConfigError, InputError
 
+REPO = Path(__file__).resolve().parents[2]
+
 
 def replica(policy: str = "kv-rm", **settings: Any) -> ReplicaConfig:
     return ReplicaConfig.from_names(policy, "llama-3-8b", "a100-80gb-sxm", **settings)
@@ -39,6 +41,13 @@ def test_presets_are_those_promised() -> None:
     }  # fmt: skip
     assert len(model_names()) == 10
     assert hardware_names() == ("a100-40gb", "a100-80gb-sxm", "h100-80gb-sxm", "h200")
+
+
+@pytest.mark.parametrize("name", policy_names())
+def test_every_preset_has_its_section_in_the_docs(name: str) -> None:
+    page = (REPO / "docs" / "policies.md").read_text()
+    assert f"\n## {name}\n" in page
+    assert f"| [{name}](#{name}) |" in page
 
 
 @pytest.mark.parametrize("name", policy_names())

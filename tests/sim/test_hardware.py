@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from kvrm_sim.config import HardwareProfile
@@ -19,6 +21,11 @@ def test_presets_name_a_source_and_are_not_calibrated(name: str) -> None:
         assert coefficient.provenance in ("datasheet", "published", "assumed")
         if coefficient.provenance == "datasheet":
             assert coefficient.source.startswith("https://")
+
+
+@pytest.mark.parametrize("name", HardwareProfile.coefficient_names())
+def test_every_coefficient_is_explained_in_the_docs(name: str) -> None:
+    assert f"`{name}`" in (Path(__file__).resolve().parents[2] / "docs" / "hardware.md").read_text()
 
 
 @pytest.mark.parametrize("name", hardware_names())
