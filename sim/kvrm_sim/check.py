@@ -5,7 +5,7 @@ Slow on purpose: every sum that the core keeps incrementally is counted again fr
 
 from __future__ import annotations
 
-from kvrm_sim.compiled import kernel
+from kvrm_sim.compiled import kernel, outlined
 from kvrm_sim.cost import GRAPH
 from kvrm_sim.decoding import FULL, READ_STAGED, row_computed
 from kvrm_sim.pager import PAGED, blocks_for
@@ -163,7 +163,7 @@ def _check_step(s: Record, step: Record) -> int:
     return OK
 
 
-@kernel
+@outlined
 def broken_invariant(p: Record, s: Record, step: Record, requests: Records, rows: Records, blocks: Records, table: Ints, planned: bool) -> int:
     """The first invariant that does not hold after a decision, or OK."""
     broken = _check_free(p, s, blocks)

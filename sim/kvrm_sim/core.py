@@ -8,7 +8,7 @@ seen by the decision of that instant. Results do not depend on ``until``, ``max_
 from __future__ import annotations
 
 from kvrm_sim.check import broken_invariant
-from kvrm_sim.compiled import kernel
+from kvrm_sim.compiled import kernel, outlined
 from kvrm_sim.cost import GRAPH, PIECEWISE, time_step
 from kvrm_sim.decoding import READ_STAGED, join_decoding, leave_decoding, row_delivered
 from kvrm_sim.launch import choose_launch
@@ -311,7 +311,7 @@ def _buffers_full(p: Record, s: Record, out: Records, windows: Records, samples:
     )
 
 
-@kernel
+@outlined
 def span(params: Records, scalars: Records, steps: Records, ladders: Ints, arrivals: Records, requests: Records, rows: Records, heads: Ints,
          blocks: Records, tree: Ints, table: Ints, out: Records, windows: Records, samples: Records, classes: Ints, tallies: Records,
          histograms: Ints, waiting_tenths: Ints, events: Records, until_ns: int, max_steps: int, flags: int) -> int:
@@ -392,7 +392,7 @@ def _emit_unfinished(s: Record, requests: Records, rows: Records, out: Records) 
     s.unfinished = s.num_running + s.num_waiting
 
 
-@kernel
+@outlined
 def replica_edge(edge: int, params: Records, scalars: Records, requests: Records, rows: Records, heads: Ints, blocks: Records, tree: Ints,
                  out: Records, tallies: Records, histograms: Ints, windows: Records, first: int) -> None:
     """What happens at the edges of a run: OPEN it, GREW the arena from record `first` on, or CLOSE it.

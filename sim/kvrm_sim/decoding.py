@@ -6,7 +6,7 @@ covers; blocks taken for the token to come are pending until the step has writte
 
 from __future__ import annotations
 
-from kvrm_sim.compiled import kernel
+from kvrm_sim.compiled import kernel, outlined
 from kvrm_sim.pager import blocks_for, history_runs, opens_run
 from kvrm_sim.state import NONE, Ints, Record, Records
 from kvrm_sim.wheel import add_to_wheels, remove_from_wheels
@@ -70,7 +70,7 @@ def _drop(members: Ints, size: int, row: int) -> int:
     return kept
 
 
-@kernel
+@outlined
 def leave_decoding(p: Record, s: Record, requests: Records, rows: Records, heads: Ints, row: int) -> None:
     """A row finished or was preempted: out of the wheels and the sums."""
     remove_from_wheels(p, rows, heads, row)

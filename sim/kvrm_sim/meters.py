@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from kvrm_sim.bittree import highest_bit
-from kvrm_sim.compiled import kernel
+from kvrm_sim.compiled import kernel, outlined
 from kvrm_sim.state import (
     H_ITL,
     H_SPIKE,
@@ -98,7 +98,7 @@ def _middle_ns(bucket: int) -> int:
     return int((low + high) / 2.0)
 
 
-@kernel
+@outlined
 def close_spike_window(s: Record, tallies: Records, histograms: Ints) -> None:
     """End a 1 s window: its p99 gap is counted when it has enough gaps."""
     total = 0
@@ -114,7 +114,7 @@ def close_spike_window(s: Record, tallies: Records, histograms: Ints) -> None:
     s.spike_high = NONE
 
 
-@kernel
+@outlined
 def close_window(s: Record, histograms: Ints, windows: Records) -> None:
     """End the current record, if any step fell into it, and start an empty one."""
     w = windows[s.num_windows]
@@ -244,7 +244,7 @@ def _count_run(sample: Ints, length: int) -> None:
     sample[min(highest_bit(length), RUN_CLASSES - 1)] += 1
 
 
-@kernel
+@outlined
 def sample_pool(p: Record, s: Record, rows: Records, blocks: Records, table: Ints, samples: Records, classes: Ints) -> None:
     """Record holes and run lengths as they are now: one pass over the pool and the live tables."""
     out = samples[s.num_pool_samples]

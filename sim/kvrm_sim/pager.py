@@ -6,7 +6,7 @@ reservation keeps its start only (``run_start``).
 
 from __future__ import annotations
 
-from kvrm_sim.compiled import kernel
+from kvrm_sim.compiled import kernel, outlined
 from kvrm_sim.pool import (
     BUDDY,
     CONTIGUOUS,
@@ -51,7 +51,7 @@ def _append_extent(s: Record, rows: Records, blocks: Records, tree: Ints, table:
     return count
 
 
-@kernel
+@outlined
 def _grow_contiguous(p: Record, s: Record, rows: Records, blocks: Records, tree: Ints, table: Ints, row: int, count: int) -> None:
     while count > 0 and rows[row].blocks > 0:
         after = table[row, rows[row].blocks - 1] + 1
@@ -91,7 +91,7 @@ def can_take_run(p: Record, blocks: Records, tree: Ints, count: int) -> bool:
     return best_extent(blocks, tree, count) != 0
 
 
-@kernel
+@outlined
 def take_run(p: Record, s: Record, rows: Records, blocks: Records, tree: Ints, row: int, count: int, promised: int) -> None:
     """Give a row its contiguous reservation of `count` blocks, `promised` of which it was promised."""
     if p.placement == BUDDY:
@@ -106,7 +106,7 @@ def take_run(p: Record, s: Record, rows: Records, blocks: Records, tree: Ints, r
     s.reserved_blocks += promised
 
 
-@kernel
+@outlined
 def release_row(p: Record, s: Record, rows: Records, blocks: Records, tree: Ints, table: Ints, row: int, promised: int) -> None:
     """Give back everything a row holds: last logical block first, a contiguous reservation as its one run."""
     held = rows[row].blocks

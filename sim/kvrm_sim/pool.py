@@ -10,7 +10,7 @@ The caller checks that enough is free before it takes (check, then act): nothing
 from __future__ import annotations
 
 from kvrm_sim.bittree import highest_bit, tree_add, tree_discard, tree_greatest, tree_least
-from kvrm_sim.compiled import kernel
+from kvrm_sim.compiled import kernel, outlined
 from kvrm_sim.state import Ints, Record, Records
 
 LIFO, LOWEST, CONTIGUOUS, BUDDY = range(4)
@@ -52,7 +52,7 @@ def _add_extent(blocks: Records, tree: Ints, start: int, size: int) -> None:
     _push(blocks, tree, size, start)
 
 
-@kernel
+@outlined
 def take_from_extent(s: Record, blocks: Records, tree: Ints, start: int, count: int) -> None:
     """Take the low `count` blocks of the free extent at `start`."""
     size = blocks[start].length
@@ -78,7 +78,7 @@ def largest_extent(blocks: Records, tree: Ints) -> int:
     return blocks[tree_greatest(tree)].head
 
 
-@kernel
+@outlined
 def _release_extent(blocks: Records, tree: Ints, start: int, count: int, pool_blocks: int) -> None:
     for block in range(start, start + count):
         blocks[block].free = 1
@@ -114,7 +114,7 @@ def has_order(tree: Ints, order: int) -> bool:
     return tree_least(tree, order + 1) >= 0
 
 
-@kernel
+@outlined
 def take_buddy(s: Record, blocks: Records, tree: Ints, order: int) -> int:
     """Take an aligned run of 2^order blocks; the caller has checked `has_order`."""
     key = tree_least(tree, order + 1)
@@ -131,7 +131,7 @@ def take_buddy(s: Record, blocks: Records, tree: Ints, order: int) -> int:
     return block
 
 
-@kernel
+@outlined
 def _release_buddy(blocks: Records, tree: Ints, block: int, order: int, pool_blocks: int) -> None:
     for released in range(block, block + (1 << order)):
         blocks[released].free = 1
@@ -153,7 +153,7 @@ def order_of(count: int) -> int:
     return order if count == 1 << order else order + 1
 
 
-@kernel
+@outlined
 def open_pool(p: Record, s: Record, blocks: Records, tree: Ints) -> None:
     """Make every block free."""
     total = p.pool_blocks

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from kvrm_sim.compiled import kernel
+from kvrm_sim.compiled import kernel, outlined
 from kvrm_sim.state import NONE, Ints, Record, Records
 
 
@@ -89,7 +89,7 @@ def open_row(s: Record, rows: Records, request: int) -> int:
     return row
 
 
-@kernel
+@outlined
 def close_row(s: Record, rows: Records, row: int) -> None:
     """Take a row out of the running list; its slot and stage row are free again."""
     before, after = rows[row].previous, rows[row].next
@@ -117,7 +117,7 @@ def _vacate(s: Record, rows: Records, slot: int) -> None:
         s.highest_slot -= 1
 
 
-@kernel
+@outlined
 def move_rows_below(s: Record, rows: Records, batch: int) -> int:
     """Move the last live row into the lowest hole until all are below `batch`; how many moved."""
     moves = 0

@@ -7,7 +7,7 @@ is admitted behind another only when that one's chunk was its whole rest.
 
 from __future__ import annotations
 
-from kvrm_sim.compiled import kernel
+from kvrm_sim.compiled import kernel, outlined
 from kvrm_sim.decoding import READ_STAGED, join_decoding, leave_decoding, row_computed, row_delivered, take_pending
 from kvrm_sim.meters import tally
 from kvrm_sim.pager import PAGED, blocks_for, can_take_run, grow, release_row, run_length, take_run
@@ -21,7 +21,7 @@ FULL_PROMPT, FIRST_CHUNK = range(2)
 REFILL_CONTINUOUS, REFILL_BATCH = range(2)
 
 
-@kernel
+@outlined
 def preempt_last(p: Record, s: Record, step: Record, requests: Records, rows: Records, heads: Ints, blocks: Records, tree: Ints,
                  table: Ints, events: Records) -> int:
     """Preempt the last running row by recomputation: blocks released, computed lost, front of waiting. Returns the row."""
