@@ -1,0 +1,113 @@
+"""What a reader has to know before he believes a run's figures: overload, dropped requests, an idle pool, and so on.
+
+Each caveat is a line ``name: what is the case``; the names are stable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvrm_sim.config import ReplicaConfig
+from kvrm_sim.memory import MemoryPlan
+from kvrm_sim.state import NEVER, Record
+
+if TYPE_CHECKING:
+    from kvrm_traces import TraceInfo
+
+#: Below this share of the pool, policies that differ in memory cannot differ in anything else.
+UNDERUSED_SHARE = 0.5
+#: A backlog smaller than this share of all requests is no overload.
+BACKLOG_SHARE = 0.005
+#: How much the backlog of the last tenth of the arrivals has to exceed that of the eighth.
+BACKLOG_GROWTH = 1.1
+
+
+def is_overloaded(params: Record, scalars: Record, waiting_tenths: NDArray[np.float64], end_ns: int) -> bool | None:
+    """Whether the backlog still grew at the last arrival. ``waiting_tenths``: float64 [10], waiting requests × ns.
+
+    Either the mean backlog grows over the last three tenths of the arrival span, is the greatest of all in the last
+    one, is there at least 1.1 × that of the eighth and more than 0.5% of the requests (and more than one); or requests
+    queue and serving goes on for longer after the last arrival than arrivals came. None: the span was not known.
+    """
+    if params.steady_until_ns == NEVER or scalars.injected == 0:
+        return None
+    least = max(1.0, BACKLOG_SHARE * float(scalars.injected))
+    backlog = waiting_tenths / float(params.backlog_tenth_ns)
+    eighth, ninth, last = backlog[-3:]
+    grows = eighth < ninth < last and last == backlog.max() and last >= BACKLOG_GROWTH * eighth and last > least
+    arrivals_ns = int(scalars.last_arrival_ns - scalars.first_arrival_ns)
+    drags = scalars.peak_waiting > least and end_ns - int(scalars.last_arrival_ns) > arrivals_ns
+    return bool(grows or drags)
+
+
+def caveats(
+    run: Mapping[str, Any], scalars: Record, plan: MemoryPlan, config: ReplicaConfig, trace: TraceInfo
+) -> list[str]:
+    """Every caveat of a run, in a fixed order. ``run`` is its summary so far."""
+    return [
+        *_about_requests(run, trace),
+        *_about_load(run, scalars, plan),
+        *_about_cost(run, scalars, config),
+        *(f"plan: {line}" for line in plan.warnings),
+        *_about_samples(run),
+    ]
+
+
+def _about_requests(run: Mapping[str, Any], trace: TraceInfo) -> Iterator[str]:
+    counts = run["counts"]
+    for name, why in (
+        ("rejected", "never served; they are in no latency"),
+        ("truncated", "cut at a limit; only delivered tokens count"),
+        ("unfinished", "censored; they are in no end-to-end latency"),
+    ):
+        if counts[name]:
+            yield f"{name}: {counts[name]:,} of {counts['injected']:,} requests {why}"
+    if counts["injected"] < trace.rows:
+        yield f"stopped: {trace.rows - counts['injected']:,} of {trace.rows:,} requests of the trace had not arrived"
+    if trace.rejected:
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(trace.rejected.items()))
+        yield f"trace_rows_refused: {reasons}"
+    if "prefix_hashes" in trace.columns:
+        yield "prefix_sharing: the trace has prefix hashes, and no policy here shares blocks; every hit is lost"
+
+
+def _about_load(run: Mapping[str, Any], scalars: Record, plan: MemoryPlan) -> Iterator[str]:
+    if run["overloaded"]:
+        yield (
+            f"overloaded: the backlog still grows at the last arrival (at most {int(scalars.peak_waiting):,} requests "
+            "wait); latencies depend on how long the trace is, and no latency ranking is given"
+        )
+    peak = int(scalars.peak_allocated_blocks)
+    if peak < UNDERUSED_SHARE * plan.pool_blocks:
+        yield (
+            f"pool_underused: at most {peak:,} of {plan.pool_blocks:,} blocks ({peak / plan.pool_blocks:.0%}) are ever "
+            "held; policies that differ in memory cannot show it at this load"
+        )
+
+
+def _about_cost(run: Mapping[str, Any], scalars: Record, config: ReplicaConfig) -> Iterator[str]:
+    if not run["calibrated"]:
+        yield (
+            f"uncalibrated: the coefficients of {run['hardware']} were not all measured; times rank policies under its "
+            "assumptions and predict no machine"
+        )
+    if config.policy.schedule.prefill == "none":
+        yield "prefill_none: prompts cost nothing here; TTFT is the end of the first decode step"
+    if scalars.off_ladder_steps:
+        yield f"off_ladder: {int(scalars.off_ladder_steps):,} of {int(scalars.steps):,} steps had no captured shape"
+    if scalars.over_capacity_steps:
+        yield (
+            f"over_capacity: {int(scalars.over_capacity_steps):,} of {int(scalars.steps):,} steps ran eager, with more "
+            f"transfer groups than the {config.policy.transport.group_capacities[-1]:,} captured"
+        )
+
+
+def _about_samples(run: Mapping[str, Any]) -> Iterator[str]:
+    for metric in ("ttft_s", "itl_s", "e2e_s"):
+        if run[metric]["flags"]:
+            percentiles = ", ".join(flag.split(":")[0] for flag in run[metric]["flags"])
+            yield f"small_n: {metric} has n = {run[metric]['n']:,}, too few for {percentiles}"

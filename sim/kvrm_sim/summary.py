@@ -1,0 +1,240 @@
+"""The RUN object of DESIGN section 7: what ``--json`` prints and summary.json holds (docs/metrics.md: each field).
+
+Times are seconds, sizes bytes of one device; what does not exist is None, never 0 or NaN. Only ``sim`` holds anything
+that depends on the machine that simulates (``wall_s``, ``requests_per_wall_s``, ``peak_rss_bytes``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvrm_sim.caveats import caveats, is_overloaded
+from kvrm_sim.config import ReplicaConfig
+from kvrm_sim.distribution import Distribution, count_above
+from kvrm_sim.errors import InvariantError
+from kvrm_sim.memory import MemoryPlan
+from kvrm_sim.state import (
+    H_E2E,
+    H_ITL,
+    H_NORMALIZED,
+    H_QUEUE,
+    H_TPOT_EXCLUSIVE,
+    H_TPOT_INCLUSIVE,
+    H_TTFT,
+    H_WINDOW_P99,
+    NEVER,
+    Record,
+    Records,
+)
+
+if TYPE_CHECKING:
+    from kvrm_traces import TraceInfo
+
+#: A window's p99 inter-token gap above this many times the run's median is a latency spike.
+SPIKE_FACTOR = 3
+#: Fewer finishes in the steady window say nothing about a steady rate.
+STEADY_LEAST_FINISHES = 100
+
+METRICS = {
+    "ttft_s": H_TTFT,
+    "itl_s": H_ITL,
+    "tpot_exclusive_s": H_TPOT_EXCLUSIVE,
+    "tpot_inclusive_s": H_TPOT_INCLUSIVE,
+    "e2e_s": H_E2E,
+    "queue_s": H_QUEUE,
+    "normalized_latency_s": H_NORMALIZED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """What a finished (or stopped) run left behind, and over which time it is averaged."""
+
+    params: Record
+    scalars: Record
+    plan: MemoryPlan
+    config: ReplicaConfig
+
+    @property
+    def end_ns(self) -> int:
+        """The last finish; of a run that was stopped with requests in flight, the time of its last step."""
+        return int(self.scalars.now_ns if self.scalars.unfinished else self.scalars.last_finish_ns)
+
+    @property
+    def span_ns(self) -> int:
+        """From the first arrival to the end."""
+        return max(0, self.end_ns - int(self.scalars.first_arrival_ns))
+
+    def mean(self, accumulated: float, unit: int = 1) -> float | None:
+        """Time-weighted mean over the span, of a sum of amount × ns."""
+        return float(accumulated) / self.span_ns * unit if self.span_ns else None
+
+    def per_second(self, amount: int) -> float | None:
+        return int(amount) / self.span_ns * 1e9 if self.span_ns else None
+
+
+def summarize(
+    *,
+    params: Records,
+    scalars: Records,
+    tallies: Records,
+    histograms: NDArray[np.int64],
+    waiting_tenths: NDArray[np.float64],
+    plan: MemoryPlan,
+    config: ReplicaConfig,
+    trace: TraceInfo,
+    wall_s: float,
+    peak_rss_bytes: int | None,
+    extra_warnings: Sequence[str] = (),
+    burstiness: Mapping[str, float | None] | None = None,
+) -> dict[str, Any]:
+    """Summarise one run. PARAMS [1], SCALARS [1], TALLY [NUM], int64 [NUM, BUCKETS], float64 [10] of waiting × ns.
+
+    ``burstiness``: the trace's CV of gaps and Fano factors, where they are known. Raises InvariantError when requests
+    are not conserved.
+    """
+    ended = _Ended(params[0], scalars[0], plan, config)
+    s = ended.scalars
+    times = {name: Distribution.of(tallies[which], histograms[which]) for name, which in METRICS.items()}
+    run: dict[str, Any] = {
+        "policy": config.policy.name,
+        "model": config.model.name,
+        "hardware": config.hardware.name,
+        "tensor_parallel": config.tensor_parallel,
+        "calibrated": config.hardware.calibrated,
+        "prefill": config.policy.schedule.prefill,
+        "trace": {"name": trace.name, "sha256": trace.sha256, "rows": trace.rows, "span_s": trace.span_ns / 1e9},
+        "counts": _counts(s),
+        "audit": audit_line(_counts(s)),
+        "overloaded": is_overloaded(ended.params, s, waiting_tenths, ended.end_ns),
+        **{name: distribution.to_dict() for name, distribution in times.items()},
+        **_rates(ended),
+        **_memory(ended),
+        "transfer": _transfer(ended),
+        "padding_waste": _ratio(s.padded_rows - s.padded_live_rows, s.padded_rows),
+        "captures": plan.num_graphs,
+        "launch": _launch(s),
+        "preemptions": int(s.preemptions),
+        "recomputed_tokens": int(s.recomputed_tokens),
+        "prefill_tokens": int(s.prefill_tokens),
+        "delivered_tokens": int(s.tokens_delivered),
+        "recompute_tax": _recompute_tax(ended),
+        "prefix_hit_tokens": 0 if "prefix_hashes" in trace.columns else None,
+        **_spikes(times["itl_s"], Distribution.of(tallies[H_WINDOW_P99], histograms[H_WINDOW_P99])),
+        "burstiness": None if burstiness is None else dict(burstiness),
+    }
+    run["warnings"] = [*caveats(run, s, plan, config, trace), *extra_warnings]
+    run["sim"] = {
+        "steps": int(s.steps),
+        "span_s": ended.span_ns / 1e9,
+        "wall_s": wall_s,
+        "requests_per_wall_s": _ratio(s.injected, wall_s),
+        "peak_rss_bytes": peak_rss_bytes,
+    }
+    return run
+
+
+def audit_line(counts: Mapping[str, int]) -> str:
+    """Where every injected request went. Raises InvariantError when some went nowhere."""
+    parts = {name: counts[name] for name in ("completed", "rejected", "truncated", "unfinished")}
+    line = f"injected {counts['injected']:,} = " + " + ".join(f"{n:,} {name}" for name, n in parts.items())
+    if sum(parts.values()) != counts["injected"]:
+        raise InvariantError(f"requests are not conserved: {line}")
+    return line
+
+
+def _counts(s: Record) -> dict[str, int]:
+    return {name: int(s[name]) for name in ("injected", "completed", "rejected", "truncated", "unfinished")}
+
+
+def _recompute_tax(ended: _Ended) -> float | None:
+    """Written KV entries that a preemption threw away, of all tokens computed; None where prompts cost nothing."""
+    s = ended.scalars
+    if ended.config.policy.schedule.prefill == "none":
+        return None
+    return _ratio(s.recomputed_tokens, s.prefill_tokens + s.tokens_delivered)
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return float(part) / float(whole) if whole else None
+
+
+def _rates(ended: _Ended) -> dict[str, Any]:
+    """Throughput, over the whole run and over the steady window. Requests that end by a limit count as finishes."""
+    s, p = ended.scalars, ended.params
+    finishes = s.completed + s.truncated
+    known = p.steady_until_ns != NEVER
+    window_ns = int(p.steady_until_ns - p.steady_from_ns) if known else 0
+    steady = window_ns > 0 and s.steady_finishes >= STEADY_LEAST_FINISHES
+
+    def both(whole: int, within: int) -> dict[str, float | None]:
+        return {"whole": ended.per_second(whole), "steady": int(within) / window_ns * 1e9 if steady else None}
+
+    return {
+        "output_tokens_per_s": both(s.tokens_delivered, s.steady_tokens),
+        "requests_per_s": both(finishes, s.steady_finishes),
+        "steady_window_s": [int(p.steady_from_ns) / 1e9, int(p.steady_until_ns) / 1e9] if known else None,
+        "steady_finishes": int(s.steady_finishes) if known else None,
+        "completed_share": _ratio(s.completed, s.injected),
+    }
+
+
+def _memory(ended: _Ended) -> dict[str, Any]:
+    s, plan = ended.scalars, ended.plan
+    block_tokens = int(ended.params.block_size)
+
+    def both(accumulated: float, peak: int, unit: int) -> dict[str, float | int | None]:
+        return {"mean": ended.mean(accumulated, unit), "peak": int(peak) * unit}
+
+    return {
+        "reserved_kv_bytes": both(s.acc_reserved, s.peak_reserved_blocks, plan.block_bytes),
+        "allocated_kv_bytes": both(s.acc_allocated, s.peak_allocated_blocks, plan.block_bytes),
+        "used_kv_bytes": both(s.acc_used, s.peak_used_tokens, plan.kv_bytes_per_token),
+        "kv_footprint_bytes": plan.kv_footprint_bytes,
+        "staging_bytes": plan.factors.staging_bytes,
+        "graphs_bytes": plan.factors.graphs_bytes,
+        "pool_bytes": plan.pool_bytes,
+        "pool_blocks": plan.pool_blocks,
+        "block_bytes": plan.block_bytes,
+        "block_size_tokens": block_tokens,
+        "kv_bytes_per_token": plan.kv_bytes_per_token,
+        "block_fill": _ratio(s.acc_used, s.acc_allocated * block_tokens),
+        "slots": plan.slots,
+        "running": {"mean": ended.mean(s.acc_running), "peak": int(s.peak_running)},
+        "waiting": {"mean": ended.mean(s.acc_waiting), "peak": int(s.peak_waiting)},
+    }
+
+
+def _transfer(ended: _Ended) -> dict[str, Any]:
+    """Moves from the pool to staging. Nothing is staged in a step with prefill tokens: groups are per decode step."""
+    s, plan = ended.scalars, ended.plan
+    return {
+        "groups": int(s.groups),
+        "groups_per_step_mean": _ratio(s.groups, s.decode_steps),
+        "blocks_per_group_mean": _ratio(s.moved_blocks, s.groups),
+        "segments": int(s.segments),
+        "rounds": int(s.rounds),
+        "bytes_moved": int(s.moved_blocks) * plan.block_bytes,
+        "bytes_needed": int(s.needed_tokens) * plan.kv_bytes_per_token,
+        "submit_s": int(s.submit_ns) / 1e9,
+        "move_s": int(s.move_ns) / 1e9,
+    }
+
+
+def _launch(s: Record) -> dict[str, int]:
+    names = ("decode_steps", "mixed_steps", "graph_steps", "piecewise_steps", "eager_steps")
+    more = ("off_ladder_steps", "over_capacity_steps", "row_moves")
+    return {name: int(s[name]) for name in (*names, *more)}
+
+
+def _spikes(itl: Distribution, window_p99: Distribution) -> dict[str, int | None]:
+    """How many 1 s windows (of those with at least 20 gaps) had a p99 gap of more than 3 × the run's median gap."""
+    median_ns = itl.percentile_ns("p50")
+    if median_ns is None or window_p99.n == 0:
+        return {"spikes": None, "spike_windows": window_p99.n}
+    return {"spikes": count_above(window_p99.counts, SPIKE_FACTOR * median_ns), "spike_windows": window_p99.n}
