@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 #: A folder with one of these was written by kvrm, and `force` may replace it.
@@ -21,20 +21,20 @@ def staged(target: Path, *, force: bool = False) -> Iterator[Path]:
     cannot be written.
     """
     _refuse_existing(target, force=force)
-    workshop = _workshop(target)
+    made, workshop = _workshop(target)
     try:
         yield workshop / target.name
         if target.exists():
             target.rename(workshop / "replaced")
         (workshop / target.name).rename(target)
     finally:
-        shutil.rmtree(workshop, ignore_errors=True)
+        _clear(made, workshop)
 
 
 def check(target: Path, *, force: bool = False) -> None:
     """Raise what :func:`staged` would raise, now: for a caller with long work to do before it."""
     _refuse_existing(target, force=force)
-    _workshop(target).rmdir()
+    _clear(*_workshop(target))
 
 
 def next_free(parent: Path, stem: str) -> Path:
@@ -56,13 +56,23 @@ def _refuse_existing(target: Path, *, force: bool) -> None:
         raise InputError(f"{target} is a folder that kvrm did not write (no {OURS[0]} in it): it is left alone")
 
 
-def _workshop(target: Path) -> Path:
+def _workshop(target: Path) -> tuple[list[Path], Path]:
+    """A folder beside `target` to work in, and the parents that had to be made for it, innermost first."""
     from kvrm_traces.errors import InputError
 
+    made = [parent for parent in target.parents if not parent.exists()]
     workshop = target.parent / f".{target.name}.partial-{os.getpid()}"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         workshop.mkdir()
     except OSError as error:
         raise InputError(f"{target} cannot be written: {error.filename}: {error.strerror}") from error
-    return workshop
+    return made, workshop
+
+
+def _clear(made: list[Path], workshop: Path) -> None:
+    """Remove the workshop, and the parents made for it that hold nothing now."""
+    shutil.rmtree(workshop, ignore_errors=True)
+    with suppress(OSError):  # the first one that is not empty stays, and so do those around it
+        for parent in made:
+            parent.rmdir()

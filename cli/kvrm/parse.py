@@ -10,8 +10,8 @@ from typing import Any
 import typer
 
 
-def window(text: str) -> tuple[float, float]:
-    """``START:END`` in seconds; an empty side is open. Raises a usage error that shows the form."""
+def window(text: str) -> tuple[float, float | None]:
+    """``START:END`` in seconds; an empty side is open (END: None). Raises a usage error that shows the form."""
     start, colon, end = text.partition(":")
     try:
         first = float(start) if start.strip() else 0.0
@@ -23,7 +23,7 @@ def window(text: str) -> tuple[float, float]:
         raise typer.BadParameter(
             f"{text!r} is not START:END in seconds with 0 <= START < END, e.g. 600:1800", param_hint="--window"
         )
-    return first, last
+    return first, None if last == math.inf else last
 
 
 def assignments(texts: Sequence[str]) -> dict[str, Any]:

@@ -12,9 +12,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from kvrm_sim.engine import RunResult
-
-#: Version of the JSON interface (`--json`, summary.json).
-SCHEMA = 1
+    from kvrm_sim.records import Run
 
 
 @dataclass(frozen=True)
@@ -36,6 +34,8 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """``{"schema": 1, "runs": [...]}``: what ``--json`` prints. Times in s, sizes in bytes, absent is None."""
+        from kvrm_sim.records import SCHEMA
+
         return {"schema": SCHEMA, "runs": list(self.runs)}
 
     def to_json(self) -> str:
@@ -77,24 +77,23 @@ class Replay(Comparison):
 
     def requests(self) -> pd.DataFrame:
         """One row for every request injected. Needs ``out=``."""
-        return self._records("requests.parquet")
+        return self._recorded().requests.to_pandas()
 
     def steps(self) -> pd.DataFrame:
         """One row a window of ``window_s`` seconds, or a step. Needs ``out=``."""
-        return self._records("steps.parquet")
+        return self._recorded().steps.to_pandas()
 
     def pool(self) -> pd.DataFrame:
         """Occupancy, run lengths and holes over time. Needs ``out=``."""
-        return self._records("pool.parquet")
+        return self._recorded().pool.to_pandas()
 
-    def _records(self, name: str) -> pd.DataFrame:
-        import pandas as pd
-
-        from kvrm_traces.errors import InputError
+    def _recorded(self) -> Run:
+        from kvrm_sim.errors import InputError
+        from kvrm_sim.records import load_run
 
         if self.folder is None:
-            raise InputError(f"{name}: this replay wrote nothing; pass out= a folder to keep the records")
-        return pd.read_parquet(self.folder / name)
+            raise InputError("this replay wrote nothing: pass out= a folder to keep its records")
+        return load_run(self.folder)
 
 
 def nothing_completed(results: Sequence[RunResult]) -> list[str]:

@@ -61,7 +61,7 @@ def test_a_row_without_an_arrival_is_refused_with_its_number(tmp_path: Path) -> 
     [
         (["--policy", "kv-mr"], "'kv-rm'"),
         (["--model", "llama-3-8"], "'llama-3-8b'"),
-        (["--hardware", "a100-80gb"], "'a100-80gb-sxm'"),
+        (["--hardware", "a100-80gb-smx"], "'a100-80gb-sxm'"),
         (["--set", "pager.block_size=16"], "block_size_tokens"),
         (["--set", "pager.placement=lfio"], "'lifo'"),
         (["--set", "reserve.mode=max_len"], "kv-rm"),

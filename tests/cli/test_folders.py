@@ -27,7 +27,7 @@ def test_what_is_staged_appears_whole_and_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("failure", [KeyboardInterrupt, RuntimeError])
 def test_a_run_that_dies_leaves_nothing(tmp_path: Path, failure: type[BaseException]) -> None:
     def die() -> None:
-        with staged(tmp_path / "a") as unfinished:
+        with staged(tmp_path / "new" / "folder" / "a") as unfinished:
             write(unfinished, "half")
             raise failure
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import typer
 
@@ -12,9 +10,9 @@ from kvrm import parse
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("600:1800", (600.0, 1800.0)), (":3600", (0.0, 3600.0)), ("1.5:", (1.5, math.inf)), (":", (0.0, math.inf))],
+    [("600:1800", (600.0, 1800.0)), (":3600", (0.0, 3600.0)), ("1.5:", (1.5, None)), (":", (0.0, None))],
 )
-def test_a_window_may_be_open_on_either_side(text: str, expected: tuple[float, float]) -> None:
+def test_a_window_may_be_open_on_either_side(text: str, expected: tuple[float, float | None]) -> None:
     assert parse.window(text) == expected
 
 

@@ -36,7 +36,7 @@ def opened(source: str, reading: Reading, load: Load | None = None) -> Trace:
     return trace
 
 
-def _loaded(trace: Trace, load: Load, window: tuple[float, float] | None) -> Trace:
+def _loaded(trace: Trace, load: Load, window: tuple[float, float | None] | None) -> Trace:
     if window is not None:
         trace = trace.window(*window)
     if load.limit is not None:
