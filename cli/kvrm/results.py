@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
 
     from kvrm_sim.engine import RunResult
     from kvrm_sim.records import Run
@@ -73,19 +74,19 @@ class Replay(Comparison):
     @property
     def summary(self) -> dict[str, Any]:
         """The run's summary, as in summary.json."""
-        return self.results[0].summary
+        return self.runs[0]
 
     def requests(self) -> pd.DataFrame:
         """One row for every request injected. Needs ``out=``."""
-        return self._recorded().requests.to_pandas()
+        return _frame(self._recorded().requests)
 
     def steps(self) -> pd.DataFrame:
         """One row a window of ``window_s`` seconds, or a step. Needs ``out=``."""
-        return self._recorded().steps.to_pandas()
+        return _frame(self._recorded().steps)
 
     def pool(self) -> pd.DataFrame:
         """Occupancy, run lengths and holes over time. Needs ``out=``."""
-        return self._recorded().pool.to_pandas()
+        return _frame(self._recorded().pool)
 
     def _recorded(self) -> Run:
         from kvrm_sim.errors import InputError
@@ -94,6 +95,11 @@ class Replay(Comparison):
         if self.folder is None:
             raise InputError("this replay wrote nothing: pass out= a folder to keep its records")
         return load_run(self.folder)
+
+
+def _frame(table: pa.Table) -> pd.DataFrame:
+    frame: pd.DataFrame = table.to_pandas()
+    return frame
 
 
 def nothing_completed(results: Sequence[RunResult]) -> list[str]:
