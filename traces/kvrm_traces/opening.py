@@ -1,14 +1,22 @@
-"""Opening a trace by the name of a built-in one or by its path."""
+"""Opening a trace, by the name of a built-in one or by its path."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
 
+import numpy as np
+
+from kvrm_traces.cleaning import MissingTimestamp, Rules
 from kvrm_traces.errors import TraceError
+from kvrm_traces.readers.canonical import open_canonical
+from kvrm_traces.reading import Stated, read_file
+from kvrm_traces.selection import checked_count
+from kvrm_traces.source import SourceFile
+from kvrm_traces.synth.arrivals import parse_arrivals
 from kvrm_traces.synth.builtin import BUILTINS, open_builtin
+from kvrm_traces.synth.stream import Stream
 from kvrm_traces.trace import Trace
 
 
@@ -19,13 +27,60 @@ def open_trace(
     unit: str | None = None,
     columns: Mapping[str, str] | None = None,
     strict: bool = False,
-    missing_timestamp: Literal["refuse", "zero"] = "refuse",
+    missing_timestamp: MissingTimestamp = "refuse",
     seed: int = 0,
     rows: int | None = None,
+    arrivals: str | None = None,
+    hash_block_tokens: int | None = None,
+    hash_tolerance_blocks: int = 0,
 ) -> Trace:
-    """Open a built-in trace or a file."""
-    if isinstance(source, str) and source in BUILTINS:
-        return open_builtin(source, rows=rows, seed=seed)
-    raise TraceError(
-        f"{source}: no such file, nor a built-in trace; did you mean {difflib.get_close_matches(str(source), BUILTINS)}?"
+    """Open a trace for replay.
+
+    `source` is the name of a built-in trace (a key of BUILTINS) or the path of a file: CSV, JSONL or Parquet, plain,
+    gzip or zstd. What was detected is in ``info.notes``. Our own Parquet opens by its metadata; any other file is
+    read once.
+
+    `format`: a key of ``readers.registry.FORMATS``; None detects it. `unit`: 's', 'ms', 'us', 'ns' or 'datetime',
+    where the format does not say. `columns`: our names to the file's, e.g. ``{"arrival": "when"}``. `strict`: refuse
+    instead of rejecting rows. `missing_timestamp`: 'refuse', or 'zero' to read a missing arrival as 0. `arrivals`:
+    the process of a file without arrivals, 'poisson:RATE' or 'gamma:RATE:CV', drawn with `seed`. `rows`: length of a
+    built-in trace. `hash_block_tokens`, `hash_tolerance_blocks`: block size of prefix hashes, and by how many blocks
+    their number may differ from what the prompt implies.
+
+    Raises :class:`TraceError`, with the file, the row, the value and what would be right.
+    """
+    if missing_timestamp not in ("refuse", "zero"):
+        raise TraceError(f"missing_timestamp {missing_timestamp!r}: must be refuse or zero")
+    if str(source) in BUILTINS:
+        return open_builtin(str(source), rows=rows, seed=seed)
+    file = _file(source)
+    if rows is not None:
+        raise TraceError(f"{source}: rows is the length of a built-in trace; use limit for a file")
+    stated = Stated(format=format, unit=unit, columns=columns, hash_block_tokens=hash_block_tokens, strict=strict)
+    if file.is_parquet and format in (None, "parquet") and not columns:
+        if (trace := open_canonical(file)) is not None:
+            return trace
+        if format == "parquet":
+            raise TraceError(f"{source}: is Parquet that convert did not write; leave out the format")
+    rules = Rules(
+        missing_timestamp=missing_timestamp,
+        arrivals=_stated_arrivals(arrivals, seed),
+        hash_tolerance_blocks=checked_count("hash_tolerance_blocks", hash_tolerance_blocks, 0),
     )
+    return read_file(file, stated, rules)
+
+
+def _file(source: str | Path) -> SourceFile:
+    path = Path(source)
+    if not path.exists() and path.parent == Path():
+        near = difflib.get_close_matches(str(source), BUILTINS, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"built-in are {', '.join(BUILTINS)}"
+        raise TraceError(f"{source}: no such file, and no built-in trace of this name; {hint}")
+    return SourceFile(path)
+
+
+def _stated_arrivals(text: str | None, seed: int) -> Stream | None:
+    if text is None:
+        return None
+    checked_count("seed", seed, 0)
+    return Stream(parse_arrivals(text).blocks(np.random.default_rng(seed)))

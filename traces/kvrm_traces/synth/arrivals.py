@@ -52,7 +52,9 @@ class Renewal:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModulatedPoisson:
-    """Poisson arrivals at one of two rates; a stay lasts an exponential time of the given mean; the second comes first."""
+    """Poisson arrivals at one of two rates; a stay lasts an exponential time of the given mean; the second comes
+    first.
+    """
 
     rates_per_s: tuple[float, float]
     sojourns_s: tuple[float, float]
@@ -64,7 +66,9 @@ class ModulatedPoisson:
         return (self.rates_per_s[0] * first + self.rates_per_s[1] * second) / (first + second)
 
     def blocks(self, rng: np.random.Generator) -> Iterator[Times]:
-        """See :class:`ArrivalProcess`. Given their number, a stay's arrivals are uniform in it: no event is drawn alone."""
+        """See :class:`ArrivalProcess`. Given their number, a stay's arrivals are uniform in it: no event is drawn
+        alone.
+        """
         cycles = max(1, int(BLOCK_ROWS / (self.rate_per_s * sum(self.sojourns_s))))
         rates, means = np.array(self.rates_per_s[::-1]), np.array(self.sojourns_s[::-1])
         now_ns = 0

@@ -14,6 +14,7 @@ from kvrm_traces.selection import checked_count
 from kvrm_traces.synth.arrivals import BLOCK_ROWS, ArrivalProcess
 from kvrm_traces.synth.lengths import Lengths
 from kvrm_traces.synth.preset import Preset, load_presets
+from kvrm_traces.synth.stream import Stream
 from kvrm_traces.trace import Trace
 
 _PRESETS = load_presets()
@@ -50,30 +51,12 @@ class BuiltinStore:
                 yield pa.RecordBatch.from_arrays([pa.array(values) for values in drawn], schema=selected)
             at = upto
 
-    def _stream(self, name: str) -> _Stream:
+    def _stream(self, name: str) -> Stream:
         rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(self._seed, spawn_key=(_STREAMS[name],))))
         if name == "arrival_ns":
-            return _Stream(_from_first(self._preset.arrivals, rng))
+            return Stream(_from_first(self._preset.arrivals, rng))
         lengths = self._preset.prompt if name == "prompt_tokens" else self._preset.output
-        return _Stream(_drawn(lengths, rng))
-
-
-class _Stream:
-    """Blocks of one size in, pieces of any size out."""
-
-    def __init__(self, blocks: Iterator[npt.NDArray[np.int64]]) -> None:
-        self._blocks = blocks
-        self._left = np.empty(0, dtype=np.int64)
-
-    def take(self, count: int) -> npt.NDArray[np.int64]:
-        parts, missing = [], count
-        while missing > self._left.size:
-            parts.append(self._left)
-            missing -= self._left.size
-            self._left = next(self._blocks)
-        parts.append(self._left[:missing])
-        self._left = self._left[missing:]
-        return np.concatenate(parts)
+        return Stream(_drawn(lengths, rng))
 
 
 def _from_first(process: ArrivalProcess, rng: np.random.Generator) -> Iterator[npt.NDArray[np.int64]]:

@@ -1,0 +1,22 @@
+"""What the containers (CSV, JSONL) hand on: a few thousand records, a column each, still unchecked."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Piece:
+    """`columns`: by our names, Arrow arrays of whatever type the container found, one length.
+
+    `numbers`: int64, each record's row number in the file: data rows from 1, blank lines not counted. `broken`: rows
+    that are no record at all, as (row number, their text, reason).
+    """
+
+    columns: dict[str, pa.Array]
+    numbers: npt.NDArray[np.int64]
+    broken: tuple[tuple[int, str, str], ...] = ()

@@ -1,0 +1,149 @@
+"""Reading a file that is not a converted trace: detected, cleaned, spooled, and told."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+
+from kvrm_traces.cleaning import Cleaner, Rules
+from kvrm_traces.errors import TraceError
+from kvrm_traces.measure import Clock
+from kvrm_traces.readers.canonical import first_record, read_parquet
+from kvrm_traces.readers.csvfile import read_csv
+from kvrm_traces.readers.generic import generic_layout
+from kvrm_traces.readers.jsonlfile import read_jsonl
+from kvrm_traces.readers.layout import NS, Layout, Unit
+from kvrm_traces.readers.piece import Piece
+from kvrm_traces.readers.registry import detect
+from kvrm_traces.rejects import Rejects
+from kvrm_traces.schema import TraceInfo, pace
+from kvrm_traces.source import SourceFile
+from kvrm_traces.spool import spooled
+from kvrm_traces.trace import Trace
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Stated:
+    """What the caller states about a file; None: what the format says."""
+
+    format: str | None = None
+    unit: str | None = None
+    columns: Mapping[str, str] | None = None
+    hash_block_tokens: int | None = None
+    strict: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Plan:
+    """How a file is going to be read."""
+
+    format: str
+    container: str
+    layout: Layout
+    pieces: Iterator[Piece]
+
+
+def read_file(source: SourceFile, stated: Stated, rules: Rules) -> Trace:
+    """The trace in a CSV, JSONL or foreign Parquet file, read once and spooled."""
+    plan = _plan(source, stated, rules)
+    rejects = Rejects(source.path, strict=stated.strict)
+    cleaner = Cleaner(source.path, plan.layout, rejects, rules)
+    store, clock = spooled((cleaner.clean(piece) for piece in plan.pieces), cleaner.schema)
+    if clock.rows == 0:
+        found = rejects.words() if rejects.total else "a header but no rows"
+        raise TraceError("; ".join([f"{source.path}: holds no usable request: {found}", *rejects.examples[:1]]))
+    if cleaner.stamps_missing == clock.rows:
+        raise TraceError(f"{source.path}: no row has an arrival; state a process, e.g. arrivals poisson:2.5")
+    info = TraceInfo(
+        name=source.stem,
+        source=str(source.path),
+        format=plan.format,
+        unit=plan.layout.unit if plan.layout.unit and rules.arrivals is None else "stated process",
+        rows=clock.rows,
+        span_ns=clock.span_ns,
+        sha256=source.sha256(),
+        hash_block_tokens=plan.layout.hash_block_tokens if "prefix_hashes" in cleaner.schema.names else None,
+        resolution_ns=clock.resolution_ns,
+        rejected=dict(sorted(rejects.counts.items())),
+        rejected_examples=tuple(rejects.examples),
+        ties=clock.ties,
+        notes=tuple(_notes(source, plan, rules, cleaner, clock, rejects)),
+        columns=tuple(cleaner.schema.names),
+    )
+    return Trace(store, info)
+
+
+def _plan(source: SourceFile, stated: Stated, rules: Rules) -> _Plan:
+    if source.is_parquet:
+        layout = generic_layout(source.path, first_record(source), stated.columns)
+        layout = _settled(source, layout, stated, rules)
+        return _Plan(format="generic", container="parquet", layout=layout, pieces=read_parquet(source, layout.fields))
+    format, container, layout, delimiter = detect(source, format=stated.format, columns=stated.columns)
+    layout = _settled(source, layout, stated, rules)
+    pieces = read_csv(source, layout.fields, delimiter) if container == "csv" else read_jsonl(source, layout.fields)
+    return _Plan(format=format, container=container, layout=layout, pieces=pieces)
+
+
+def _settled(source: SourceFile, layout: Layout, stated: Stated, rules: Rules) -> Layout:
+    """The layout with what the caller stated; nothing in it is ambiguous any more."""
+    if "arrival" not in layout.fields:
+        if stated.unit is not None:
+            raise TraceError(f"{source.path}: has no column of arrivals, so unit {stated.unit!r} says nothing")
+        if rules.arrivals is None:
+            raise TraceError(
+                f"{source.path}: has no column of arrivals; map one (arrival=...) or state a process, "
+                "e.g. arrivals poisson:2.5"
+            )
+    else:
+        layout = dataclasses.replace(layout, unit=_unit(source, layout, stated.unit))
+    if stated.hash_block_tokens is not None and stated.hash_block_tokens < 1:
+        raise TraceError(f"hash_block_tokens {stated.hash_block_tokens}: must be 1 or more")
+    block_tokens = stated.hash_block_tokens or layout.hash_block_tokens
+    if "prefix_hashes" in layout.fields and block_tokens is None:
+        raise TraceError(
+            f"{source.path}: how many tokens has a block of column {layout.fields['prefix_hashes']!r}? "
+            "State hash_block_tokens, e.g. 512"
+        )
+    return dataclasses.replace(layout, hash_block_tokens=block_tokens)
+
+
+def _unit(source: SourceFile, layout: Layout, stated: str | None) -> Unit:
+    column = layout.fields["arrival"]
+    if stated is not None and stated not in (*NS, "datetime"):
+        raise TraceError(f"unit {stated!r}: must be one of {', '.join((*NS, 'datetime'))}")
+    if stated is None and layout.unit is None:
+        raise TraceError(
+            f"{source.path}: the unit of column {column!r} is ambiguous; state unit s, ms, us or ns (or datetime): "
+            "the rate depends on it a thousandfold"
+        )
+    if stated is not None and layout.unit is not None and (stated == "datetime") != (layout.unit == "datetime"):
+        raise TraceError(f"{source.path}: column {column!r} is in {layout.unit}, not in {stated}; leave out the unit")
+    return stated or layout.unit  # type: ignore[return-value]  # one of Unit, as checked
+
+
+def _notes(
+    source: SourceFile, plan: _Plan, rules: Rules, cleaner: Cleaner, clock: Clock, rejects: Rejects
+) -> Iterator[str]:
+    """What is echoed before a run: what was detected, the clock, the order, what was left out."""
+    packed = f", {source.compression}" if source.compression else ""
+    yield f"{source.path.name}: format {plan.format} ({plan.container}{packed})"
+    if plan.layout.unit is not None and rules.arrivals is None:
+        words = "dates, UTC where no zone is given" if plan.layout.unit == "datetime" else f"in {plan.layout.unit}"
+        yield f"arrivals: column {plan.layout.fields['arrival']!r}, {words}"
+    else:
+        yield "arrivals: drawn from the stated process; the file states none"
+    yield pace(clock.rows, clock.span_ns)
+    yield from plan.layout.notes
+    if clock.ties:
+        tick = f"; the clock ticks in {clock.resolution_ns / 1e9:g} s" if clock.resolution_ns else ""
+        yield f"{clock.ties} requests arrive with the one before; they keep the order of the file{tick}"
+    if clock.descents:
+        yield f"{clock.descents} requests were earlier than the one before: sorted, ties in the order of the file"
+    if cleaner.stamps_missing:
+        yield f"{cleaner.stamps_missing} missing arrivals were read as 0, as stated"
+    if "prefix_hashes" in cleaner.schema.names:
+        yield f"prefix hashes: blocks of {plan.layout.hash_block_tokens} tokens, {cleaner.hashes.unique} different"
+    if cleaner.hashes_tolerated:
+        yield f"{cleaner.hashes_tolerated} rows have ids for another number of blocks than their prompt: tolerated"
+    if rejects.total:
+        yield rejects.words()

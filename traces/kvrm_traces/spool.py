@@ -1,0 +1,59 @@
+"""Rows on their way from a text file: kept in a temporary Parquet file, so that memory stays flat and rows are read
+once.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterable
+from pathlib import Path
+
+import pyarrow as pa
+
+from kvrm_traces.errors import TraceError
+from kvrm_traces.measure import Clock
+from kvrm_traces.parquet import ParquetStore, open_writer, write_groups
+from kvrm_traces.sorting import sort_by_arrival
+
+
+def spooled(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> tuple[ParquetStore, Clock]:
+    """Write the rows to a temporary file, sorted by arrival. The file lives as long as the store that is returned.
+
+    The Clock's ``descents`` are those of the source. The store has no rows when there were none.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="kvrm-trace-"))
+    clock = Clock()
+
+    def seen(batch: pa.RecordBatch) -> pa.RecordBatch:
+        clock.see(batch.column("arrival_ns").to_numpy())
+        return batch
+
+    try:
+        path = folder / "rows.parquet"
+        with open_writer(path, schema) as writer:
+            write_groups(writer, (seen(batch) for batch in batches if batch.num_rows))
+        if clock.descents:
+            sort_by_arrival(path, folder / "sorted.parquet", schema)
+            path.unlink()
+            path = folder / "sorted.parquet"
+        store = ParquetStore(path, clock.least_ns)
+        if clock.descents:
+            clock = _of_sorted(store, clock.descents)
+    except BaseException as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise TraceError(f"{folder}: the temporary copy cannot be written ({error.strerror or error})") from error
+        raise
+    weakref.finalize(store, shutil.rmtree, folder, ignore_errors=True)
+    return store, clock
+
+
+def _of_sorted(store: ParquetStore, descents: int) -> Clock:
+    """Sorting brings equal arrivals together, so ties are counted again."""
+    clock = Clock()
+    for batch in store.batches(0, store.rows, ("arrival_ns",), 1 << 16):
+        clock.see(batch.column(0).to_numpy())
+    clock.descents = descents
+    return clock
