@@ -6,9 +6,21 @@ for batch in trace.batches(columns=("arrival_ns", "prompt_tokens", "output_token
 """
 
 from kvrm_traces.errors import InputError, KvrmError, TraceError
+from kvrm_traces.inspection import TraceReport, inspect_trace
 from kvrm_traces.opening import open_trace
 from kvrm_traces.schema import SCHEMA, TraceInfo
 from kvrm_traces.synth.builtin import BUILTINS
 from kvrm_traces.trace import Trace
 
-__all__ = ["BUILTINS", "SCHEMA", "InputError", "KvrmError", "Trace", "TraceError", "TraceInfo", "open_trace"]
+__all__ = [
+    "BUILTINS",
+    "SCHEMA",
+    "InputError",
+    "KvrmError",
+    "Trace",
+    "TraceError",
+    "TraceInfo",
+    "TraceReport",
+    "inspect_trace",
+    "open_trace",
+]

@@ -24,7 +24,7 @@ _TEXT = [name for name in SCHEMA.names if pa.types.is_string(SCHEMA.field(name).
 
 
 class ParquetStore:
-    """Rows of a canonical Parquet file; `origin_ns` is subtracted from every arrival (a spooled one keeps its clock)."""
+    """Rows of a canonical Parquet file; `origin_ns` is subtracted from arrivals (a spooled one keeps its own clock)."""
 
     def __init__(self, path: Path, origin_ns: int = 0) -> None:
         self._path = path

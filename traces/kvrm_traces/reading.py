@@ -135,8 +135,7 @@ def _notes(
     yield pace(clock.rows, clock.span_ns)
     yield from plan.layout.notes
     if clock.ties:
-        tick = f"; the clock ticks in {clock.resolution_ns / 1e9:g} s" if clock.resolution_ns else ""
-        yield f"{clock.ties} requests arrive with the one before; they keep the order of the file{tick}"
+        yield f"{clock.ties} requests arrive with the one before; they keep the order of the file{_steps(clock)}"
     if clock.descents:
         yield f"{clock.descents} requests were earlier than the one before: sorted, ties in the order of the file"
     if cleaner.stamps_missing:
@@ -147,3 +146,13 @@ def _notes(
         yield f"{cleaner.hashes_tolerated} rows have ids for another number of blocks than their prompt: tolerated"
     if rejects.total:
         yield rejects.words()
+
+
+def _steps(clock: Clock) -> str:
+    """How coarse the clock is: what it ticks in, and how far apart its different readings are."""
+    if clock.resolution_ns is None:
+        return ""
+    step_s = clock.span_ns / 1e9 / (clock.rows - clock.ties - 1)
+    return (
+        f" (the clock ticks in {clock.resolution_ns / 1e9:g} s; different arrivals are {step_s:.3g} s apart on average)"
+    )

@@ -1,4 +1,4 @@
-"""Rows that are left out: counted by reason, the first of them quoted; under `strict` the first one ends the reading."""
+"""Rows that are left out: counted by reason, the first of them quoted; under `strict` the first ends the reading."""
 
 from __future__ import annotations
 

@@ -1,0 +1,108 @@
+"""How much of the prompts repeats earlier prompts, by their prefix hashes: with a cache without end, and with LRU
+caches.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from kvrm_traces.trace import Trace
+
+#: Capacities of the LRU caches, in percent of the different blocks.
+LRU_PERCENT = (1, 5, 10, 25, 50)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PrefixReuse:
+    """Shares of blocks and of prompt tokens that an earlier request had; ``lru_blocks`` by percent of
+    ``unique_blocks``.
+
+    Blocks are touched in the order of the rows and inserted on a miss. ``rows`` have hashes; others count nowhere.
+    """
+
+    block_tokens: int
+    rows: int
+    touched_blocks: int
+    unique_blocks: int
+    infinite_blocks: float
+    infinite_tokens: float
+    lru_blocks: dict[int, float]
+
+
+def prefix_reuse(trace: Trace) -> PrefixReuse | None:
+    """The reuse of a trace; None when it has no hashes. Two passes: the first finds how many blocks there are."""
+    block_tokens = trace.info.hash_block_tokens
+    if block_tokens is None:
+        return None
+    seen: set[int] = set()
+    rows = touched = hits = tokens = hit_tokens = 0
+    for batch in trace.batches(columns=("prompt_tokens", "prefix_hashes")):
+        ids, counts, sizes = _blocks(batch, block_tokens)
+        new = _first_in(ids, seen)
+        rows += int(np.count_nonzero(counts))
+        touched += ids.size
+        hits += int(np.count_nonzero(~new))
+        tokens += int(sizes.sum())
+        hit_tokens += int(sizes[~new].sum())
+    if touched == 0:
+        return None
+    return PrefixReuse(
+        block_tokens=block_tokens,
+        rows=rows,
+        touched_blocks=touched,
+        unique_blocks=len(seen),
+        infinite_blocks=hits / touched,
+        infinite_tokens=hit_tokens / tokens,
+        lru_blocks=_lru(trace, {percent: len(seen) * percent // 100 for percent in LRU_PERCENT}, touched),
+    )
+
+
+def _blocks(
+    batch: pa.RecordBatch, block_tokens: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """(ids, ids a row, prompt tokens an id) of a batch; a prompt's last block may not be full."""
+    lists = batch.column("prefix_hashes")
+    ids = lists.flatten().to_numpy()
+    counts = lists.value_lengths().fill_null(0).to_numpy().astype(np.int64)
+    starts = np.cumsum(counts) - counts
+    index = np.arange(ids.size) - np.repeat(starts, counts)
+    left = np.repeat(batch.column("prompt_tokens").to_numpy(), counts) - index * block_tokens
+    return ids, counts, np.minimum(left, block_tokens)
+
+
+def _first_in(ids: npt.NDArray[np.int64], seen: set[int]) -> npt.NDArray[np.bool_]:
+    """Which ids were never seen before, neither in `seen` nor earlier here; `seen` grows by them."""
+    unique, first = np.unique(ids, return_index=True)
+    fresh = [at for value, at in zip(unique.tolist(), first.tolist(), strict=True) if value not in seen]
+    seen.update(unique.tolist())
+    new = np.zeros(ids.size, np.bool_)
+    new[fresh] = True
+    return new
+
+
+def _lru(trace: Trace, capacities: dict[int, int], touched: int) -> dict[int, float]:
+    caches = {percent: OrderedDict[int, None]() for percent in capacities}
+    hits = dict.fromkeys(capacities, 0)
+    for batch in trace.batches(columns=("prefix_hashes",)):
+        ids = batch.column(0).flatten().to_pylist()
+        for percent, cache in caches.items():
+            hits[percent] += _touch(cache, capacities[percent], ids)
+    return {percent: count / touched for percent, count in hits.items()}
+
+
+def _touch(cache: OrderedDict[int, None], capacity: int, ids: list[int]) -> int:
+    hits = 0
+    for block in ids:
+        if block in cache:
+            cache.move_to_end(block)
+            hits += 1
+        else:
+            cache[block] = None
+            if len(cache) > capacity:
+                cache.popitem(last=False)
+    return hits
