@@ -1,0 +1,187 @@
+"""The panels of the comparison figure: each draws one thing of a scene into its part of the figure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import SubFigure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+from kvrm_analysis.scene import Scene
+from kvrm_analysis.series import Floats, mean_per_bin, typical_itl_s, typical_ttft_s, worst_itl_s, worst_ttft_s
+from kvrm_analysis.style import FAINT, INK, SHADE, colour, dash
+
+GIB = float(1 << 30)
+#: Panels of the memory row beside each other.
+MEMORY_COLUMNS = 6
+
+
+def draw_time(part: SubFigure, scene: Scene) -> None:
+    """Load and queue, then typical and worst latencies, over time; bursts shaded in each."""
+    axes = part.subplots(3, 2, sharex=True, gridspec_kw={"height_ratios": [0.75, 1.2, 1.2]})
+    load, waiting = axes[0]
+    load.stairs(scene.arrivals / scene.grid.width_s, scene.time(scene.grid.edges_s), fill=True, color=FAINT)
+    load.set_title("Load" + (" (bursts shaded)" if scene.bursts else ""))
+    load.set_ylabel("requests/s")
+    _lines(waiting, scene, [mean_per_bin(run.steps, scene.grid, "waiting") for run in scene.runs])
+    waiting.set_title("Requests that wait for admission")
+    waiting.set_ylabel("requests")
+    _lines(axes[1, 0], scene, [1e3 * typical_itl_s(run.steps, scene.grid) for run in scene.runs])
+    axes[1, 0].set_title("Gap between tokens: median")
+    _lines(axes[2, 0], scene, [1e3 * worst_itl_s(run.steps, scene.grid) for run in scene.runs])
+    axes[2, 0].set_title("Gap between tokens: p99, worst window")
+    for below in (axes[1, 0], axes[2, 0]):
+        below.set_ylabel("ms, log scale")
+    _draw_ttft(axes[1, 1], axes[2, 1], scene)
+    for one in axes.flat:
+        _shade(one, scene)
+        one.set_xlim(0, float(scene.time(scene.grid.edges_s)[-1]))
+    for top in axes[0]:
+        top.set_ylim(bottom=0)
+        top.yaxis.set_major_locator(MaxNLocator(3))
+    for below in axes[1:].flat:
+        _logarithmic(below)
+    for last in axes[2]:
+        last.set_xlabel(f"time since the first arrival, {scene.unit}")
+    handles, names = waiting.get_legend_handles_labels()
+    part.legend(handles, names, loc="outside upper center", ncols=min(6, len(names)), handlelength=1.8)
+
+
+def _draw_ttft(typical: Axes, worst: Axes, scene: Scene) -> None:
+    tables = [run.requests for run in scene.runs]
+    kept = [table for table in tables if table is not None]
+    if len(kept) < len(tables):
+        for axes in (typical, worst):
+            axes.set_title("First token: requests were not recorded")
+            axes.set_yticks([])
+        return
+    _lines(typical, scene, [typical_ttft_s(table, scene.grid) for table in kept])
+    typical.set_title("Wait for the first token: median")
+    _lines(worst, scene, [worst_ttft_s(table, scene.grid) for table in kept])
+    worst.set_title("Wait for the first token: longest")
+    for axes in (typical, worst):
+        axes.set_ylabel("s, log scale")
+
+
+def _lines(axes: Axes, scene: Scene, series: Sequence[Floats]) -> None:
+    """One line a run, the first ones wider, so that lines that coincide can both be seen."""
+    middles = scene.time(scene.grid.middles_s)
+    widths = np.linspace(2.6, 1.0, len(series)) if len(series) > 1 else [1.4]
+    for index, (values, name) in enumerate(zip(series, scene.names, strict=True)):
+        width = float(widths[index])
+        axes.plot(middles, values, color=colour(index), linestyle=dash(index), linewidth=width, label=name)
+        alone = ~np.isnan(values) & np.isnan(_before(values)) & np.isnan(_before(values[::-1])[::-1])
+        axes.plot(middles[alone], values[alone], ".", color=colour(index), markersize=2 + width)
+
+
+def _before(values: Floats) -> Floats:
+    return np.concatenate([[np.nan], values[:-1]])
+
+
+def _shade(axes: Axes, scene: Scene) -> None:
+    edges = scene.time(scene.grid.edges_s)
+    for first, last in scene.bursts:
+        axes.axvspan(float(edges[first]), float(edges[last]), color=SHADE, linewidth=0, zorder=0)
+
+
+def _logarithmic(axes: Axes) -> None:
+    """A logarithmic axis with plain numbers; one that holds nothing keeps its scale."""
+    values = np.concatenate([np.asarray(line.get_ydata(), np.float64) for line in axes.get_lines()] or [np.zeros(0)])
+    values = values[values > 0]
+    if not len(values):
+        return
+    axes.set_yscale("log")
+    if values.max() < 50 * values.min():
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def draw_memory(part: SubFigure, scene: Scene) -> None:
+    """For each run: what was set aside at the start, promised to requests, and filled with tokens."""
+    rows = -(-len(scene.runs) // MEMORY_COLUMNS)
+    grid = part.subplots(rows, min(MEMORY_COLUMNS, len(scene.runs)), sharex=True, sharey=True, squeeze=False)
+    part.suptitle("KV memory: promised to requests (light), filled with tokens (dark)", **_heading())
+    for index, axes in enumerate(grid.flat):
+        if index < len(scene.runs):
+            _draw_one_memory(axes, scene, index)
+        else:
+            axes.set_visible(False)
+    for row in grid:
+        row[0].set_ylabel("GiB")
+    highest = max(float(summary["kv_footprint_bytes"]) for summary in scene.found) / GIB
+    grid[0, 0].set_ylim(0, highest * 1.12)
+    grid[0, 0].set_xlim(0, float(scene.time(scene.grid.edges_s)[-1]))
+    part.supxlabel(f"time, {scene.unit}", fontsize=8.5)
+
+
+def _heading() -> dict[str, Any]:
+    return {"x": 0.012, "ha": "left", "fontsize": 9, "fontweight": "bold"}
+
+
+def _draw_one_memory(axes: Axes, scene: Scene, index: int) -> None:
+    run, summary = scene.runs[index], scene.found[index]
+    time = scene.time(scene.grid.edges_s)
+    reserved = mean_per_bin(run.steps, scene.grid, "reserved_blocks") * summary["block_bytes"] / GIB
+    used = mean_per_bin(run.steps, scene.grid, "used_tokens") * summary["kv_bytes_per_token"] / GIB
+    axes.stairs(reserved, time, fill=True, color=colour(index), alpha=0.3, linewidth=0)
+    axes.stairs(used, time, fill=True, color=colour(index), linewidth=0)
+    axes.set_title(scene.names[index], fontsize=8.5, color=colour(index), fontweight="bold")
+    axes.xaxis.set_major_locator(MaxNLocator(3, integer=True))
+    footprint, pool = summary["kv_footprint_bytes"] / GIB, summary["pool_bytes"] / GIB
+    axes.axhline(footprint, color=INK, linewidth=0.9)
+    _label(axes, "set aside", footprint, 1.5)
+    if summary["staging_bytes"]:
+        axes.axhspan(pool, footprint, facecolor="none", edgecolor=FAINT, hatch="////", linewidth=0, zorder=0)
+        axes.axhline(pool, color=INK, linewidth=0.9, linestyle=(0, (2, 1.5)))
+        _label(axes, "pool", pool, -8)
+
+
+def _label(axes: Axes, text: str, at: float, offset_points: float) -> None:
+    """Small print at the right end of a level."""
+    where, how = axes.get_yaxis_transform(), "offset points"
+    axes.annotate(
+        text, (0.97, at), xycoords=where, xytext=(0, offset_points), textcoords=how, fontsize=7, ha="right", color=INK
+    )
+
+
+def draw_moves(part: SubFigure, scene: Scene) -> None:
+    """What is copied into staging: groups a decode step, and bytes beside the bytes that hold tokens."""
+    left, right = part.subplots(1, 2, sharey=True)
+    at = np.arange(len(scene.found), dtype=np.float64)
+    transfers = [summary["transfer"] for summary in scene.found]
+    groups = [float(transfer["groups_per_step_mean"] or 0.0) for transfer in transfers]
+    moved = [float(transfer["bytes_moved"]) for transfer in transfers]
+    needed = [float(transfer["bytes_needed"]) for transfer in transfers]
+    unit, name = (GIB * 1024, "TiB") if max(moved) > 10 * GIB * 1024 else (GIB, "GiB")
+    inside = [
+        f"{_short(a / unit)} {name}, {_short(b / unit)} of it tokens" if a else "none"
+        for a, b in zip(moved, needed, strict=True)
+    ]
+    _bars(left, at, groups, [_short(value) if value else "none" for value in groups], 1.25)
+    _bars(right, at, [value / unit for value in moved], inside, 2.2)
+    right.barh(at, [value / unit for value in needed], 0.22, color="white", alpha=0.75)
+    left.set_yticks(at, list(scene.names))
+    left.invert_yaxis()
+    left.set_title("Copies into staging: transfer groups")
+    left.set_xlabel("groups a decode step, mean")
+    right.set_title("Copied over the run (pale: with tokens in it)")
+    right.set_xlabel(name)
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def _bars(axes: Axes, at: Floats, values: Sequence[float], texts: Sequence[str], room: float) -> None:
+    """Horizontal bars from zero with their numbers; ``room`` times the longest bar is the axis."""
+    axes.barh(at, values, 0.62, color=[colour(index) for index in range(len(values))])
+    axes.set_xlim(0, max(values) * room or 1.0)
+    for y, value, text in zip(at, values, texts, strict=True):
+        axes.annotate(text, (value, float(y)), xytext=(3, 0), textcoords="offset points", va="center", fontsize=7.5)
+    axes.grid(visible=False)
+    axes.tick_params(axis="y", length=0)
+    axes.xaxis.set_major_locator(MaxNLocator(5))
