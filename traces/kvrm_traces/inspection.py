@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from kvrm_traces.arrow import int64_values
 from kvrm_traces.burstiness import FANO_WINDOWS_S, Gaps, RateProfile, WindowCounts
 from kvrm_traces.reuse import PrefixReuse, prefix_reuse
 from kvrm_traces.schema import TraceInfo
@@ -63,13 +64,13 @@ def inspect_trace(trace: Trace) -> TraceReport:
     windows = {window_s: WindowCounts(window_s * 10**9, info.span_ns) for window_s in FANO_WINDOWS_S}
     prompt, output = TokenCounter(), TokenCounter()
     for batch in trace.batches(columns=("arrival_ns", "prompt_tokens", "output_tokens")):
-        arrival_ns = batch.column(0).to_numpy()
+        arrival_ns = int64_values(batch.column(0))
         gaps.see(arrival_ns)
         profile.see(arrival_ns)
         for counts in windows.values():
             counts.see(arrival_ns)
-        prompt.see(batch.column(1).to_numpy())
-        output.see(batch.column(2).to_numpy())
+        prompt.see(int64_values(batch.column(1)))
+        output.see(int64_values(batch.column(2)))
     return TraceReport(
         info=info,
         rate_per_s=info.rate_per_s,

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from kvrm_traces.arrow import int64_values
 from kvrm_traces.errors import TraceError
 from kvrm_traces.schema import METADATA_KEY, SCHEMA, TraceInfo, schema_of
 
@@ -78,8 +79,9 @@ class ParquetStore:
                     raise TraceError(f"{self._path}: {name} is blank or below 1 in a converted trace; convert it again")
         if "arrival_ns" not in batch.schema.names:
             return last_ns
-        arrival_ns = batch.column("arrival_ns").to_numpy(zero_copy_only=False)
-        if batch.column("arrival_ns").null_count or arrival_ns[0] < last_ns or np.any(np.diff(arrival_ns) < 0):
+        column = batch.column("arrival_ns")
+        arrival_ns = np.empty(0, np.int64) if column.null_count else int64_values(column)
+        if column.null_count or arrival_ns[0] < last_ns or np.any(np.diff(arrival_ns) < 0):
             raise TraceError(f"{self._path}: arrival_ns is blank or not sorted in a converted trace; convert it again")
         return int(arrival_ns[-1])
 

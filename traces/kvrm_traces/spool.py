@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from kvrm_traces.arrow import int64_values
 from kvrm_traces.errors import TraceError
 from kvrm_traces.measure import Clock
 from kvrm_traces.parquet import ParquetStore, open_writer, write_groups
@@ -27,7 +28,7 @@ def spooled(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> tuple[Parqu
     clock = Clock()
 
     def seen(batch: pa.RecordBatch) -> pa.RecordBatch:
-        clock.see(batch.column("arrival_ns").to_numpy())
+        clock.see(int64_values(batch.column("arrival_ns")))
         return batch
 
     try:
@@ -54,6 +55,6 @@ def _of_sorted(store: ParquetStore, descents: int) -> Clock:
     """Sorting brings equal arrivals together, so ties are counted again."""
     clock = Clock()
     for batch in store.batches(0, store.rows, ("arrival_ns",), 1 << 16):
-        clock.see(batch.column(0).to_numpy())
+        clock.see(int64_values(batch.column(0)))
     clock.descents = descents
     return clock

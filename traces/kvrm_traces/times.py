@@ -6,6 +6,7 @@ nanoseconds. Numbers that a JSON file holds as floats are rounded to the nearest
 
 from __future__ import annotations
 
+import re
 from decimal import Decimal, InvalidOperation
 
 import numpy as np
@@ -102,11 +103,12 @@ def _one_number(text: str | None, unit_ns: int) -> tuple[int, int]:
 
 
 def _dates(values: pa.Array) -> tuple[Ints, Codes]:
-    for zone in (None, "UTC"):
-        try:
-            return _stamps(values.cast(pa.timestamp("ns", zone)))
-        except pa.ArrowInvalid:
-            continue
+    # A cast that fails costs twenty times one that does not: the first value says which to try.
+    zone = "UTC" if len(values) and re.search(_ZONE, values[0].as_py() or "") else None
+    try:
+        return _stamps(values.cast(pa.timestamp("ns", zone)))
+    except pa.ArrowInvalid:
+        pass
     # Zones in some rows only, blanks, or values that are no dates: each kind apart.
     zoned = pc.fill_null(pc.match_substring_regex(values, _ZONE), False).to_numpy(zero_copy_only=False)
     ns, codes = np.zeros(len(values), np.int64), np.zeros(len(values), np.int8)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from kvrm_traces import parquet
+from kvrm_traces.arrow import int64_column, int64_values
 from kvrm_traces.errors import TraceError
 from kvrm_traces.schema import SCHEMA, TraceInfo, pace
 from kvrm_traces.selection import Selection, checked_count, checked_factor
@@ -43,7 +44,7 @@ class Trace:
             return self._base
         span_ns, ties = 0, 0
         for batch in self.batches(columns=("arrival_ns",)):
-            arrival_ns = batch.column(0).to_numpy()
+            arrival_ns = int64_values(batch.column(0))
             ties += int(np.count_nonzero(np.diff(arrival_ns, prepend=span_ns) == 0))
             span_ns = int(arrival_ns[-1])
         rows = self._selection.count(self._store.rows)
@@ -135,7 +136,7 @@ class Trace:
         """How many rows of the store arrive before this time."""
         before = 0
         for batch in self._store.batches(0, self._store.rows, ("arrival_ns",), 1 << 18):
-            found = int(np.searchsorted(batch.column(0).to_numpy(), arrival_ns))
+            found = int(np.searchsorted(int64_values(batch.column(0)), arrival_ns))
             before += found
             if found < batch.num_rows:
                 break
@@ -149,7 +150,7 @@ class Trace:
         for batch in batches:
             if skip < batch.num_rows:
                 kept = np.arange(skip, batch.num_rows, every)
-                yield batch.take(pa.array(kept))
+                yield batch.take(int64_column(kept))
                 skip = int(kept[-1]) + every - batch.num_rows
             else:
                 skip -= batch.num_rows
@@ -158,8 +159,8 @@ class Trace:
         speedup, stretch = self._selection.speedup, self._selection.time_stretch
         if origin_ns == 0 and speedup == 1.0 and stretch == 1.0:
             return batch
-        arrival_ns: npt.NDArray[np.int64] = batch.column("arrival_ns").to_numpy() - origin_ns
+        arrival_ns: npt.NDArray[np.int64] = int64_values(batch.column("arrival_ns")) - origin_ns
         if speedup != 1.0 or stretch != 1.0:
             arrival_ns = np.rint(arrival_ns * stretch / speedup).astype(np.int64)
         at = batch.schema.get_field_index("arrival_ns")
-        return batch.set_column(at, SCHEMA.field("arrival_ns"), pa.array(arrival_ns))
+        return batch.set_column(at, SCHEMA.field("arrival_ns"), int64_column(arrival_ns))

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from kvrm_traces.arrow import int64_column, int64_values
 from kvrm_traces.measure import Clock
 from kvrm_traces.schema import REQUIRED, TraceInfo, pace, schema_of
 from kvrm_traces.selection import checked_count
@@ -48,7 +49,7 @@ class BuiltinStore:
             upto = min(stop, start if at < start else at + rows, at + BLOCK_ROWS)
             drawn = [stream.take(upto - at) for stream in streams]
             if at >= start:
-                yield pa.RecordBatch.from_arrays([pa.array(values) for values in drawn], schema=selected)
+                yield pa.RecordBatch.from_arrays([int64_column(values) for values in drawn], schema=selected)
             at = upto
 
     def _stream(self, name: str) -> Stream:
@@ -81,7 +82,7 @@ def open_builtin(name: str, *, rows: int | None = None, seed: int = 0) -> Trace:
     store = BuiltinStore(preset, count, seed)
     clock = Clock()
     for batch in store.batches(0, count, ("arrival_ns",), BLOCK_ROWS):
-        clock.see(batch.column(0).to_numpy())
+        clock.see(int64_values(batch.column(0)))
     notes = (f"built-in trace {name}, seed {seed}: {preset.source}", pace(count, clock.span_ns))
     info = TraceInfo(
         name=name,
