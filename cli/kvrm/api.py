@@ -162,8 +162,8 @@ def compare(
     """Replay a trace under several policies on the same replica. Every policy is checked, and fitted into the device's
     memory, before the first one runs.
 
-    With ``out``: one folder a run inside, ``comparison.md``, ``comparison.csv``, ``comparison.png`` and
-    ``summary.json``.
+    With ``out``: one folder a run inside, ``comparison.md``, ``comparison.csv``, the figure
+    ``comparison.png`` and ``.svg``, and ``summary.json``.
     """
     configs = _configs(policies, replica)
     names = _distinct(config.policy.name for config in configs)
@@ -238,6 +238,4 @@ def _write_comparison(comparison: Comparison, folder: Path) -> str:
     (folder / "comparison.md").write_text(comparison.to_markdown(), encoding="utf-8")
     (folder / "comparison.csv").write_text(comparison.to_csv(), encoding="utf-8")
     (folder / "summary.json").write_text(comparison.to_json() + "\n", encoding="utf-8")
-    figure = "comparison.png"
-    compare_figure(comparison.results, folder / figure)
-    return figure
+    return compare_figure(comparison.results, folder / "comparison.png").name

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from kvrm_sim.engine import RunResult
-    from kvrm_sim.records import Run
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ class Comparison:
 
 
 class Replay(Comparison):
-    """One run. Its records are read from the folder that it wrote."""
+    """One run, with its records."""
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -77,24 +76,16 @@ class Replay(Comparison):
         return self.runs[0]
 
     def requests(self) -> pd.DataFrame:
-        """One row for every request injected. Needs ``out=``."""
-        return _frame(self._recorded().requests)
+        """One row for every request injected, in the order in which they ended."""
+        return _frame(self.results[0].requests)
 
     def steps(self) -> pd.DataFrame:
-        """One row a window of ``window_s`` seconds, or a step. Needs ``out=``."""
-        return _frame(self._recorded().steps)
+        """One row a window of ``window_s`` seconds, or a step."""
+        return _frame(self.results[0].steps)
 
     def pool(self) -> pd.DataFrame:
-        """Occupancy, run lengths and holes over time. Needs ``out=``."""
-        return _frame(self._recorded().pool)
-
-    def _recorded(self) -> Run:
-        from kvrm_sim.errors import InputError
-        from kvrm_sim.records import load_run
-
-        if self.folder is None:
-            raise InputError("this replay wrote nothing: pass out= a folder to keep its records")
-        return load_run(self.folder)
+        """Occupancy, run lengths and holes over time: one row a sample."""
+        return _frame(self.results[0].pool)
 
 
 def _frame(table: pa.Table) -> pd.DataFrame:

@@ -10,7 +10,7 @@ from pathlib import Path
 def kvrm(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     """The finished process of ``kvrm ARGUMENTS``, with both streams as text."""
     command = [sys.executable, "-m", "kvrm", *(str(argument) for argument in arguments)]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, timeout=300)
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, timeout=120)
 
 
 def refusal(*arguments: str | Path, cwd: Path | None = None) -> str:

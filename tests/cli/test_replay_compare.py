@@ -72,6 +72,7 @@ def test_a_comparison_writes_a_folder_a_run_the_tables_and_the_figure(compared: 
         "comparison.md",
         "comparison.csv",
         "comparison.png",
+        "comparison.svg",
         "summary.json",
     }
     assert {path.name for path in (compared / "kv-rm").iterdir()} == {
