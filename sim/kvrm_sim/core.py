@@ -74,7 +74,7 @@ def open_replica(p: Record, s: Record, requests: Records, rows: Records, heads: 
     s.waiting_head = NONE
     s.waiting_tail = NONE
     s.arena_free = NONE
-    s.known_until_ns = NEVER
+    s.known_until_ns = 0
     s.spike_low = BUCKETS
     s.spike_high = NONE
     s.window_low = BUCKETS

@@ -16,7 +16,7 @@ from kvrm_sim import state as st
 from kvrm_sim.bittree import new_tree
 from kvrm_sim.check import INVARIANTS
 from kvrm_sim.core import CLOSE, GREW, OPEN, replica_edge, span
-from kvrm_sim.errors import InvariantError, NoProgressError, RunError
+from kvrm_sim.errors import InputError, InvariantError, KvrmError, NoProgressError
 from kvrm_sim.meters import BUCKETS
 from kvrm_sim.parameters import CoreParameters
 
@@ -87,6 +87,15 @@ class Replica:
         s.num_arrivals = len(self.arrivals)
         s.known_until_ns = known_until_ns
 
+    def insert(self, request: st.Records) -> None:
+        """Add one arrival among those given: after every other with its time or an earlier one."""
+        s = self.scalars[0]
+        rest = self.arrivals[int(s.next_arrival) : int(s.num_arrivals)]
+        at = int(np.searchsorted(rest["arrival_ns"], request[0]["arrival_ns"], side="right"))
+        self.arrivals = np.concatenate([rest[:at], request, rest[at:]])
+        s.next_arrival = 0
+        s.num_arrivals = len(self.arrivals)
+
     def know_until(self, known_until_ns: int) -> None:
         """State that no arrival before this time is missing."""
         self.scalars[0].known_until_ns = known_until_ns
@@ -94,7 +103,7 @@ class Replica:
     def advance(self, until_ns: int, *, max_steps: int, flags: int = 0) -> int:
         """Run the compiled loop; full buffers are drained and the arena grown here. Returns a reason of ``state.REASONS``.
 
-        Raises NoProgressError, InvariantError, RunError with who and what.
+        Raises InputError for a row that the configuration cannot take, NoProgressError, InvariantError.
         """
         while True:
             reason = int(
@@ -105,7 +114,9 @@ class Replica:
                 )
             )  # fmt: skip
             if reason == st.FLUSH:
-                self.drain()
+                self.drain_records()
+                if 2 * int(self.scalars[0].num_events) > len(self.events):
+                    self.drain_events()
             elif reason == st.GROW:
                 self._grow_arena()
             elif reason == st.ERROR:
@@ -113,7 +124,7 @@ class Replica:
             else:
                 return reason
 
-    def drain(self) -> None:
+    def drain_records(self) -> None:
         """Hand out every record that is complete."""
         s = self.scalars[0]
         if s.num_out:
@@ -127,7 +138,11 @@ class Replica:
         if s.num_pool_samples:
             self.sinks.pool(self.samples[: int(s.num_pool_samples)], self.classes[: int(s.num_pool_samples)])
             s.num_pool_samples = 0
-        self.drain_events()
+
+    @property
+    def has_events(self) -> bool:
+        """Whether something observable was logged and not handed out yet."""
+        return bool(self.scalars[0].num_events)
 
     def drain_events(self) -> None:
         """Hand out logged events."""
@@ -139,13 +154,13 @@ class Replica:
 
     def close(self) -> None:
         """End the run: requests that are not finished get their record, open windows theirs, and all is handed out."""
-        self.drain()
+        self.drain_records()
         s = self.scalars[0]
         left = int(s.num_running + s.num_waiting)
         if left > len(self.out):
             self.out = np.zeros(left, st.OUT)
         self._edge(CLOSE)
-        self.drain()
+        self.drain_records()
 
     def _grow_arena(self) -> None:
         old = len(self.requests)
@@ -154,17 +169,17 @@ class Replica:
         self.requests = grown
         self._edge(GREW, old)
 
-    def _error(self) -> RunError:
+    def _error(self) -> KvrmError:
         s = self.scalars[0]
         row, detail, status = int(s.error_request), int(s.error_detail), int(s.status)
         if status == st.E_OVER_LIMIT:
             limit = int(self.parameters.record[0].limit_tokens)
-            return RunError(
+            return InputError(
                 f"row {row}: prompt + output = {detail} tokens, over the limit of {limit}: pass --over-limit reject or truncate, "
                 "a model with a longer context, or --max-context"
             )
         if status == st.E_NO_DECLARED:
-            return RunError(
+            return InputError(
                 f"row {row}: no declared_max_tokens, which reserve mode 'declared' needs: convert the trace with that column or set "
                 "reserve.declared_default_tokens"
             )

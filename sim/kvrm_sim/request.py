@@ -14,7 +14,6 @@ from kvrm_sim.state import (
     COMPLETED,
     E_NO_DECLARED,
     E_OVER_LIMIT,
-    EV_ARRIVE,
     EV_REJECT,
     H_E2E,
     H_NORMALIZED,
@@ -192,7 +191,6 @@ def arrive(p: Record, s: Record, ladders: Ints, a: Record, requests: Records, ou
     q.preemptions = 0
     q.recomputed_tokens = 0
     push_waiting(s, requests, request)
-    log_event(p, s, events, EV_ARRIVE, a.row)
     return OK
 
 

@@ -41,8 +41,8 @@ END_REASONS = ("trace_end", "over_limit", "unservable", "context_limit", "declar
 OK, E_OVER_LIMIT, E_NO_DECLARED, E_NO_PROGRESS, E_INVARIANT = range(5)
 
 # Events (only logged when asked for).
-EV_ARRIVE, EV_REJECT, EV_ADMIT, EV_PREEMPT, EV_FIRST_TOKEN, EV_FINISH = range(6)
-EVENT_KINDS = ("arrive", "reject", "admit", "preempt", "first_token", "finish")
+EV_REJECT, EV_ADMIT, EV_PREEMPT, EV_FIRST_TOKEN, EV_FINISH = range(5)
+EVENT_KINDS = ("reject", "admit", "preempt", "first_token", "finish")
 
 PARTS = ("host", "commit", "launch", "transport", "attention", "dense", "collectives")
 
