@@ -1,0 +1,149 @@
+"""Speed and memory of the simulator: ``make bench``. One core; compilation apart; each figure from its own process.
+
+What is timed is all of a run: reading the trace's Parquet, simulating, and writing every request's record. Figures are
+printed with their spread over the repeats; the last line of each part says what the figure has to be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+POLICY, MODEL, HARDWARE = "graph-paged", "llama-3-8b", "h200"
+#: KV blocks of the pools of the last part: same trace and policy, one pool ten times the other.
+POOLS = (20_000, 200_000)
+
+
+def measure(trace: Path, driver: str, window_s: float, pool_blocks: int | None, model: str) -> dict[str, Any]:
+    """Run once in this process and return the figures. The core is compiled before the clock starts."""
+    from kvrm_sim import engine, replica
+    from kvrm_sim.config import ReplicaConfig
+    from kvrm_traces import open_trace
+
+    core_s = 0.0
+    inner = replica.span
+
+    def timed(*arguments: Any) -> int:
+        nonlocal core_s
+        started = time.perf_counter()
+        reason = inner(*arguments)
+        core_s += time.perf_counter() - started
+        return int(reason)
+
+    config = ReplicaConfig.from_names(POLICY, model, HARDWARE, window_s=window_s, pool_blocks=pool_blocks)
+    with tempfile.TemporaryDirectory() as folder:
+        engine.run(open_trace(trace).limit(100), config, out=Path(folder) / "warm", driver=driver)  # type: ignore[arg-type]  # from argv
+        replica.span = timed
+        started = time.perf_counter()
+        result = engine.run(open_trace(trace), config, out=Path(folder) / "run", driver=driver)  # type: ignore[arg-type]  # from argv
+        wall_s = time.perf_counter() - started
+    counts = result.summary["counts"]
+    return {
+        "rows": counts["injected"],
+        "completed": counts["completed"],
+        "wall_s": wall_s,
+        "core_share": core_s / wall_s,
+        "peak_rss_bytes": result.summary["sim"]["peak_rss_bytes"],
+    }
+
+
+def measured(trace: Path, *options: str, repeats: int) -> list[dict[str, Any]]:
+    """The figures of some repeats, each in a fresh process: peak memory is a process's own."""
+    command = [sys.executable, "-m", "tests.bench", "--measure", str(trace), *options]
+    return [
+        json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout) for _ in range(repeats)
+    ]
+
+
+def say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def spread(values: list[float], unit: str) -> str:
+    return (
+        f"{statistics.median(values):,.3g} {unit} (least {min(values):,.3g}, most {max(values):,.3g}, n {len(values)})"
+    )
+
+
+def report(title: str, runs: list[dict[str, Any]]) -> float:
+    """Print one part; returns the median of its requests/s."""
+    rates = [run["rows"] / run["wall_s"] for run in runs]
+    say(f"{title}: {runs[0]['rows']:,} requests, {runs[0]['completed']:,} completed")
+    say(f"  {spread(rates, 'requests/s')}")
+    say(f"  compiled core: {spread([100 * run['core_share'] for run in runs], '% of the time')}")
+    say(f"  peak memory: {spread([run['peak_rss_bytes'] / 2**20 for run in runs], 'MiB')}")
+    return statistics.median(rates)
+
+
+def synthesised(folder: Path, rows: int) -> Path:
+    path = folder / f"azure-conv-like-{rows}.parquet"
+    command = [
+        sys.executable,
+        "-m",
+        "kvrm",
+        "trace",
+        "synth",
+        "azure-conv-like",
+        "--rows",
+        str(rows),
+        "--out",
+        str(path),
+    ]
+    subprocess.run(command, check=True, capture_output=True)
+    return path
+
+
+def suite(rows: int, repeats: int) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        trace = synthesised(folder, rows)
+        measured(synthesised(folder, 1), "--driver", "span", repeats=1)  # compiles, so that no measured process does
+        span = measured(trace, "--driver", "span", repeats=repeats)
+        report(f"driver 2 (span), {POLICY}", span)
+        say("  wanted: 500,000 requests/s or better")
+
+        few = synthesised(folder, max(rows // 20, 1))
+        report("driver 1 (events)", measured(few, "--driver", "events", repeats=repeats))
+        say("  wanted: 20,000 requests/s or better")
+
+        many = measured(synthesised(folder, 10 * rows), "--driver", "span", repeats=1)
+        report("driver 2, ten times the requests", many)
+        grown = many[0]["peak_rss_bytes"] / statistics.median(run["peak_rss_bytes"] for run in span)
+        say(f"  peak memory is {grown:.3f} times that of a tenth; wanted: at most 1.2")
+
+        rates = [
+            report(
+                f"driver 2, {blocks:,} blocks",
+                measured(trace, "--pool-blocks", str(blocks), "--model", "llama-3.2-1b", repeats=repeats),
+            )
+            for blocks in POOLS
+        ]
+        say(f"  a pool ten times as large runs at {rates[1] / rates[0]:.3f} times the speed; wanted: about 1")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--measure", type=Path, help="(inner) measure one run of this trace and print JSON")
+    parser.add_argument("--driver", default="span", choices=["span", "events"])
+    parser.add_argument("--window-s", type=float, default=60.0)
+    parser.add_argument("--pool-blocks", type=int)
+    parser.add_argument("--model", default=MODEL)
+    given = parser.parse_args()
+    if given.measure is None:
+        suite(given.rows, given.repeats)
+    else:
+        say(json.dumps(measure(given.measure, given.driver, given.window_s, given.pool_blocks, given.model)))
+
+
+if __name__ == "__main__":
+    main()
