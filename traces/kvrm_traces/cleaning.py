@@ -23,7 +23,7 @@ from kvrm_traces.readers.layout import Layout
 from kvrm_traces.readers.piece import Piece
 from kvrm_traces.rejects import Rejects
 from kvrm_traces.schema import SCHEMA, schema_of
-from kvrm_traces.synth.stream import Stream
+from kvrm_traces.stream import Stream
 
 MissingTimestamp = Literal["refuse", "zero"]
 

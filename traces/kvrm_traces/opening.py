@@ -14,9 +14,9 @@ from kvrm_traces.readers.canonical import open_canonical
 from kvrm_traces.reading import Stated, read_file
 from kvrm_traces.selection import checked_count
 from kvrm_traces.source import SourceFile
+from kvrm_traces.stream import Stream
 from kvrm_traces.synth.arrivals import parse_arrivals
 from kvrm_traces.synth.builtin import BUILTINS, open_builtin
-from kvrm_traces.synth.stream import Stream
 from kvrm_traces.trace import Trace
 
 

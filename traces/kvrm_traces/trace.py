@@ -15,8 +15,10 @@ import pyarrow as pa
 from kvrm_traces import parquet
 from kvrm_traces.arrow import int64_column, int64_values
 from kvrm_traces.errors import TraceError
+from kvrm_traces.measure import Clock
 from kvrm_traces.schema import SCHEMA, TraceInfo, pace
 from kvrm_traces.selection import Selection, checked_count, checked_factor
+from kvrm_traces.spreading import SpreadStore
 from kvrm_traces.store import Store
 
 #: Spans beyond this do not fit int64 nanoseconds with room to add to them.
@@ -42,16 +44,7 @@ class Trace:
         """What is known of this trace, exact rows and span included; a transformed trace scans its arrivals once."""
         if self._selection.whole:
             return self._base
-        span_ns, ties = 0, 0
-        for batch in self.batches(columns=("arrival_ns",)):
-            arrival_ns = int64_values(batch.column(0))
-            ties += int(np.count_nonzero(np.diff(arrival_ns, prepend=span_ns) == 0))
-            span_ns = int(arrival_ns[-1])
-        rows = self._selection.count(self._store.rows)
-        note = f"{self._selection.words()}: {pace(rows, span_ns)}"
-        # The first arrival is 0, and so is what it was compared with.
-        ties -= 1
-        return dataclasses.replace(self._base, rows=rows, span_ns=span_ns, ties=ties, notes=(*self._base.notes, note))
+        return _told(self._base, self._selection.words(), self.batches(columns=("arrival_ns",)))
 
     def batches(self, rows: int = 65536, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Yield canonical batches, sorted by arrival, first arrival 0, each of 1 to `rows` rows.
@@ -113,6 +106,22 @@ class Trace:
         """Multiply every gap between arrivals by `factor`: 2 halves the offered rate."""
         return self._with(time_stretch=self._selection.time_stretch * checked_factor("time_stretch", factor))
 
+    def spread_ties(self, within_s: float | None = None, seed: int = 0) -> Trace:
+        """Move requests that share a stamp apart: each by a uniform draw below `within_s`, short of the next stamp.
+
+        `within_s` None: one tick of the trace's clock (``resolution_ns``). Done to the trace itself, before all other
+        transforms. Raises TraceError when a transform was already asked for, or there is no tick.
+        """
+        if not self._selection.whole:
+            raise TraceError("spread_ties: comes before window, limit, replicas and speed")
+        within_ns = self._base.resolution_ns if within_s is None else math.floor(within_s * 1e9)
+        if within_ns is None or not 1 <= within_ns <= MAX_SPAN_NS:
+            raise TraceError(f"spread_ties within {within_s!r} s: state a time above 0, e.g. the step of the clock")
+        store = SpreadStore(self._store, within_ns, checked_count("seed", seed, 0))
+        spread = Trace(store, self._base)
+        note = f"ties spread within {within_ns / 1e9:g} s, seed {seed}"
+        return Trace(store, _told(self._base, note, spread.batches(columns=("arrival_ns",))))
+
     def _with(self, **changes: object) -> Trace:
         selection = dataclasses.replace(self._selection, **changes)  # type: ignore[arg-type]  # fields by name
         if selection.count(self._store.rows) == 0:
@@ -164,3 +173,18 @@ class Trace:
             arrival_ns = np.rint(arrival_ns * stretch / speedup).astype(np.int64)
         at = batch.schema.get_field_index("arrival_ns")
         return batch.set_column(at, SCHEMA.field("arrival_ns"), int64_column(arrival_ns))
+
+
+def _told(info: TraceInfo, what: str, arrivals: Iterator[pa.RecordBatch]) -> TraceInfo:
+    """What is known after `what` was done, by one pass over the arrivals that it left."""
+    clock = Clock()
+    for batch in arrivals:
+        clock.see(int64_values(batch.column(0)))
+    return dataclasses.replace(
+        info,
+        rows=clock.rows,
+        span_ns=clock.span_ns,
+        ties=clock.ties,
+        resolution_ns=clock.resolution_ns,
+        notes=(*info.notes, f"{what}: {pace(clock.rows, clock.span_ns)}"),
+    )

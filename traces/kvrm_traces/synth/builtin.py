@@ -12,10 +12,10 @@ from kvrm_traces.arrow import int64_column, int64_values
 from kvrm_traces.measure import Clock
 from kvrm_traces.schema import REQUIRED, TraceInfo, pace, schema_of
 from kvrm_traces.selection import checked_count
+from kvrm_traces.stream import Stream
 from kvrm_traces.synth.arrivals import BLOCK_ROWS, ArrivalProcess
 from kvrm_traces.synth.lengths import Lengths
 from kvrm_traces.synth.preset import Preset, load_presets
-from kvrm_traces.synth.stream import Stream
 from kvrm_traces.trace import Trace
 
 _PRESETS = load_presets()

@@ -1,4 +1,4 @@
-"""An endless sequence of numbers, drawn in blocks and taken in pieces of any size."""
+"""A sequence of numbers that is made in blocks and taken in pieces of any size."""
 
 from __future__ import annotations
 
