@@ -1,7 +1,8 @@
 """A set of small integers as a tree of 32-bit words: add, discard, least member >= i, greatest member; O(levels) each.
 
-Layout of the int64 array ``tree``: [0] number of levels, [1 + l] offset of level l (0 = leaves), then the words. A level's bit says
-that the word below it is not empty. 32 bits a word keep every value a positive int64, in compiled and interpreted code alike.
+Layout of the int64 array ``tree``: [0] number of levels, [1 + l] offset of level l (0 = leaves), then the words. A
+level's bit says that the word below it is not empty. 32 bits a word keep every value a positive int64, in compiled
+and interpreted code alike.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ def new_tree(size: int) -> NDArray[np.int64]:
 @kernel
 def lowest_bit(word: int) -> int:
     """Index of the lowest set bit of a positive word (through the exponent of a float64, exact for powers of two)."""
-    return (np.float64(word & -word).view(np.int64) >> 52) - 1023
+    return int(np.float64(word & -word).view(np.int64) >> 52) - 1023
 
 
 @kernel
 def highest_bit(word: int) -> int:
     """Index of the highest set bit of a positive word below 2^52."""
-    return (np.float64(word).view(np.int64) >> 52) - 1023
+    return int(np.float64(word).view(np.int64) >> 52) - 1023
 
 
 @kernel

@@ -111,7 +111,7 @@ def _check_free(p: Record, s: Record, blocks: Records) -> int:
 
 
 @kernel
-def _row_history(p: Record, rows: Records, table: Ints, row: int, computed: int) -> tuple[int, int]:
+def _row_history(p: Record, table: Ints, row: int, computed: int) -> tuple[int, int]:
     """(groups, blocks) of a row's history, counted from its table."""
     count = blocks_for(p, computed)
     groups = 0
@@ -130,13 +130,13 @@ def _check_transport(p: Record, s: Record, step: Record, rows: Records, table: I
         row = s.running_head
         while row != NONE:
             if rows[row].decoding:
-                g, b = _row_history(p, rows, table, row, row_computed(s, rows, row))
+                g, b = _row_history(p, table, row, row_computed(s, rows, row))
                 groups, moved, needed = groups + g, moved + b, needed + row_computed(s, rows, row)
             row = rows[row].next
     else:
         for at in range(s.num_unstaged):
             row = rows["unstaged"][at]
-            g, b = _row_history(p, rows, table, row, row_computed(s, rows, row))
+            g, b = _row_history(p, table, row, row_computed(s, rows, row))
             groups, moved, needed = groups + g, moved + b, needed + row_computed(s, rows, row)
     if groups != step.groups or moved != step.moved_blocks or needed != step.needed_tokens:
         return TRANSPORT
@@ -164,7 +164,9 @@ def _check_step(s: Record, step: Record) -> int:
 
 
 @outlined
-def broken_invariant(p: Record, s: Record, step: Record, requests: Records, rows: Records, blocks: Records, table: Ints, planned: bool) -> int:
+def broken_invariant(
+    p: Record, s: Record, step: Record, rows: Records, blocks: Records, table: Ints, planned: bool
+) -> int:
     """The first invariant that does not hold after a decision, or OK."""
     broken = _check_free(p, s, blocks)
     if broken == OK:
@@ -173,7 +175,9 @@ def broken_invariant(p: Record, s: Record, step: Record, requests: Records, rows
         return broken
     if s.injected != s.completed + s.rejected + s.truncated + s.num_running + s.num_waiting:
         return CONSERVATION
-    if s.num_running == 0 and (s.free_blocks != p.pool_blocks or s.total_runs != 0 or s.reserved_blocks != 0 or s.used_prefill != 0):
+    if s.num_running == 0 and (
+        s.free_blocks != p.pool_blocks or s.total_runs != 0 or s.reserved_blocks != 0 or s.used_prefill != 0
+    ):
         return DRAIN
     if not planned:
         return OK

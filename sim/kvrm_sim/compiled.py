@@ -5,8 +5,8 @@ one of them would silently run old code. The cache folder is therefore named by 
 versions that generate code, and the processor (DESIGN section 4). It has to be set before numba is imported, which
 is why every core module imports :data:`kernel` from here.
 
-The environment variable ``KVRM_CORE`` chooses how the core runs: ``compiled`` (default), ``boundscheck`` (compiled, and an
-index out of range is an error) or ``interpreted`` (the same functions as plain Python).
+The environment variable ``KVRM_CORE`` chooses how the core runs: ``compiled`` (default), ``boundscheck`` (compiled,
+and an index out of range is an error) or ``interpreted`` (the same functions as plain Python).
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ def _cache_folder() -> Path:
             pass
     except OSError as error:
         fallback = Path(tempfile.mkdtemp(prefix="kvrm-cache-"))
-        print(f"kvrm: compiled code is kept in {fallback} for this process: {wanted}: {error.strerror}", file=sys.stderr)
+        sys.stderr.write(f"kvrm: compiled code is kept in {fallback} for now: {wanted}: {error.strerror}\n")
+
         return fallback
     return wanted
 
@@ -91,19 +92,30 @@ def _compile(function: F, *, inline: bool) -> F:
         return function
     import numba
 
-    # No reference counts: the arrays belong to the caller, who outlives the call, and counting them on each call inside the loop made the
-    # core four times slower. Inlining: an array is seven words, so a call that hands on a dozen costs more than what most do.
-    options = {"cache": True, "boundscheck": MODE == "boundscheck", "nogil": True, "_nrt": False, "forceinline": inline}
+    # No reference counts: the arrays belong to the caller, who outlives the call, and counting them on each call
+    # inside the loop made the core four times slower. Inlining: an array is seven words, so a call that hands on a
+    # dozen costs more than what most do.
+    options: dict[str, Any] = {
+        "cache": True,
+        "boundscheck": MODE == "boundscheck",
+        "nogil": True,
+        "_nrt": False,
+        "forceinline": inline,
+    }
     return cast(F, numba.njit(**options)(function))
 
 
 def kernel(function: F) -> F:
-    """Mark a core function: integers, floats and arrays in, no objects, nothing allocated. Compiled (and inlined), or as it is when interpreted."""
+    """Mark a core function: integers, floats and arrays in, no objects, nothing allocated. Compiled (and inlined),
+    or as it is when interpreted.
+    """
     return _compile(function, inline=True)
 
 
 def outlined(function: F) -> F:
-    """A kernel that is called rarely, or from several places: not inlined, which keeps the binary small and quick to compile."""
+    """A kernel that is called rarely, or from several places: not inlined, which keeps the binary small and quick
+    to compile.
+    """
     return _compile(function, inline=False)
 
 

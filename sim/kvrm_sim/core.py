@@ -1,33 +1,28 @@
 """One replica, decided and applied: ``span`` advances it over a stretch of time in one compiled loop.
 
-At one instant: finishes and their frees, then arrivals, then the decision. ``span`` handles finishes and arrivals with time <= until and
-decisions with time < until, so a step in flight at ``until`` stays in flight and an arrival at ``until`` that comes later is still
-seen by the decision of that instant. Results do not depend on ``until``, ``max_steps`` or how arrivals are cut into chunks.
+At one instant: finishes and their frees, then arrivals, then the decision. ``span`` handles finishes and arrivals
+with time <= until and decisions with time < until, so a step in flight at ``until`` stays in flight and an arrival at
+``until`` that comes later is still seen by the decision of that instant. Results do not depend on ``until``,
+``max_steps`` or how arrivals are cut into chunks.
 """
 
 from __future__ import annotations
 
+from kvrm_sim.apply import apply
 from kvrm_sim.check import broken_invariant
 from kvrm_sim.compiled import kernel, outlined
-from kvrm_sim.cost import GRAPH, PIECEWISE, time_step
-from kvrm_sim.decoding import READ_STAGED, join_decoding, leave_decoding, row_delivered
+from kvrm_sim.cost import time_step
+from kvrm_sim.decoding import row_delivered
 from kvrm_sim.launch import choose_launch
 from kvrm_sim.meters import (
     BUCKETS,
-    SPIKE_WINDOW_NS,
-    add_step_to_window,
     clear_window,
     close_spike_window,
     close_window,
-    sample_pool,
-    tally,
-    tally_gap,
-    weigh_memory,
 )
-from kvrm_sim.pager import blocks_for, release_row
 from kvrm_sim.pool import open_pool
-from kvrm_sim.request import arrive, emit, finish_request, known_tokens, log_event, open_arena
-from kvrm_sim.rowlist import close_row, open_rows
+from kvrm_sim.request import arrive, emit, open_arena
+from kvrm_sim.rowlist import open_rows
 from kvrm_sim.scheduler import schedule
 from kvrm_sim.state import (
     DECIDED,
@@ -35,13 +30,10 @@ from kvrm_sim.state import (
     E_INVARIANT,
     E_NO_PROGRESS,
     ERROR,
-    EV_FINISH,
-    EV_FIRST_TOKEN,
     EVENT,
     FLUSH,
     FLYING,
     GROW,
-    H_TTFT,
     IDLE,
     NEED_ARRIVALS,
     NEVER,
@@ -59,7 +51,6 @@ from kvrm_sim.state import (
     Records,
 )
 from kvrm_sim.transport import count_transfers
-from kvrm_sim.wheel import finish_list
 
 #: Decisions in a row that plan nothing while requests wait before that is called an error.
 STUCK_DECISIONS = 1000
@@ -68,7 +59,9 @@ OPEN, GREW, CLOSE = range(3)
 
 
 @kernel
-def open_replica(p: Record, s: Record, requests: Records, rows: Records, heads: Ints, blocks: Records, tree: Ints, windows: Records) -> None:
+def open_replica(
+    p: Record, s: Record, requests: Records, rows: Records, heads: Ints, blocks: Records, tree: Ints, windows: Records
+) -> None:
     """The state before the first arrival."""
     s.phase = IDLE
     s.waiting_head = NONE
@@ -103,8 +96,21 @@ def _open_step(s: Record, step: Record) -> None:
 
 
 @kernel
-def decide(p: Record, s: Record, step: Record, ladders: Ints, requests: Records, rows: Records, heads: Ints, blocks: Records, tree: Ints,
-           table: Ints, tallies: Records, histograms: Ints, events: Records) -> bool:
+def decide(
+    p: Record,
+    s: Record,
+    step: Record,
+    ladders: Ints,
+    requests: Records,
+    rows: Records,
+    heads: Ints,
+    blocks: Records,
+    tree: Ints,
+    table: Ints,
+    tallies: Records,
+    histograms: Ints,
+    events: Records,
+) -> bool:
     """Plan the next step at the present time, with its cost; False when there is nothing to run."""
     _open_step(s, step)
     s.blocks_taken = 0
@@ -126,162 +132,9 @@ def decide(p: Record, s: Record, step: Record, ladders: Ints, requests: Records,
 
 
 @kernel
-def _account(p: Record, s: Record, step: Record, waiting_tenths: Ints) -> None:
-    """Add an ended step to the run's totals."""
-    s.steps += 1
-    if step.prefill_rows == 0:
-        s.decode_steps += 1
-    else:
-        s.mixed_steps += 1
-    if step.launch_kind == GRAPH:
-        s.graph_steps += 1
-        s.padded_rows += step.padded_rows
-        s.padded_live_rows += step.decode_rows
-    elif step.launch_kind == PIECEWISE:
-        s.piecewise_steps += 1
-    else:
-        s.eager_steps += 1
-    s.off_ladder_steps += step.off_ladder
-    s.over_capacity_steps += step.over_capacity
-    s.row_moves += step.row_moves
-    s.prefill_tokens += step.prefill_tokens
-    s.groups += step.groups
-    s.segments += step.segments
-    s.moved_blocks += step.moved_blocks
-    s.needed_tokens += step.needed_tokens
-    s.rounds += step.rounds
-    s.read_tokens += step.read_tokens
-    s.submit_ns += step.submit_ns
-    s.move_ns += step.move_ns
-    weigh_memory(s, step)
-    if step.waiting > 0:
-        tenth = step.start_ns // p.backlog_tenth_ns
-        if tenth < 10:
-            waiting_tenths[tenth] += step.waiting * float(step.duration_ns)
-
-
-@kernel
-def _deliver_decoded(p: Record, s: Record, requests: Records, rows: Records, heads: Ints, windows: Records, tallies: Records,
-                     histograms: Ints, events: Records) -> int:
-    """Every decoding row has one token more; the rows that end are listed in `finishing`. How many."""
-    settled = s.num_decode - s.num_newcomers
-    if settled > 0:
-        tally_gap(p, s, tallies, histograms, windows, s.now_ns - s.last_decode_end_ns, settled)
-    for at in range(s.num_newcomers):
-        q = requests[rows[rows["newcomer"][at]].request]
-        _deliver(p, s, q, windows, tallies, histograms, events)
-    s.num_newcomers = 0
-    s.last_decode_end_ns = s.now_ns
-    s.decode_counter += 1
-    s.sum_computed += s.num_decode
-    s.stage_blocks += s.pending_blocks
-    s.stage_runs += s.pending_runs
-    s.pending_blocks = 0
-    s.pending_runs = 0
-    count = 0
-    row = heads[finish_list(p, s.decode_counter)]
-    while row != NONE:
-        if rows[row].finish_at == s.decode_counter:
-            rows["finishing"][count] = row
-            count += 1
-        row = rows[row].finish_next
-    return count
-
-
-@kernel
-def _deliver(p: Record, s: Record, q: Record, windows: Records, tallies: Records, histograms: Ints, events: Records) -> None:
-    """A token whose gap is the request's own: its first, or the first since it joined or came back."""
-    if q.first_token_ns == NONE:
-        q.first_token_ns = s.now_ns
-        tally(tallies, histograms, H_TTFT, s.now_ns - q.arrival_ns, 1)
-        log_event(p, s, events, EV_FIRST_TOKEN, q.row)
-    else:
-        tally_gap(p, s, tallies, histograms, windows, s.now_ns - q.last_token_ns, 1)
-    q.last_token_ns = s.now_ns
-
-
-@kernel
-def _end_prefills(p: Record, s: Record, requests: Records, rows: Records, heads: Ints, table: Ints, windows: Records, tallies: Records,
-                  histograms: Ints, events: Records, finishing: int) -> int:
-    """Apply the step's chunks; a prompt that is complete gives a token and decodes from now on. The finishing rows so far."""
-    s.used_prefill = 0
-    for at in range(s.num_prefill):
-        row = rows["prefill"][at]
-        r = rows[row]
-        q = requests[r.request]
-        r.computed += r.planned
-        if r.computed < known_tokens(q):
-            s.used_prefill += r.computed
-            continue
-        _deliver(p, s, q, windows, tallies, histograms, events)
-        q.delivered += 1
-        if q.delivered == q.output_tokens:
-            rows["finishing"][finishing] = row
-            finishing += 1
-        else:
-            join_decoding(p, s, requests, rows, heads, table, row, r.computed)
-    s.num_prefill = 0
-    return finishing
-
-
-@kernel
-def _finish_rows(p: Record, s: Record, requests: Records, rows: Records, heads: Ints, blocks: Records, tree: Ints, table: Ints,
-                 out: Records, tallies: Records, histograms: Ints, events: Records, count: int) -> None:
-    """Release the rows that ended, lowest batch row first."""
-    finishing = rows["finishing"]
-    for at in range(1, count):
-        row = finishing[at]
-        before = at
-        while before > 0 and rows[finishing[before - 1]].slot > rows[row].slot:
-            finishing[before] = finishing[before - 1]
-            before -= 1
-        finishing[before] = row
-    for at in range(count):
-        row = finishing[at]
-        request = rows[row].request
-        q = requests[request]
-        if rows[row].decoding:
-            leave_decoding(p, s, requests, rows, heads, row)
-            q.delivered = q.output_tokens
-        release_row(p, s, rows, blocks, tree, table, row, blocks_for(p, q.reserved_tokens))
-        close_row(s, rows, row)
-        log_event(p, s, events, EV_FINISH, q.row)
-        finish_request(p, s, requests, request, out, tallies, histograms)
-
-
-@kernel
-def apply(p: Record, s: Record, step: Record, requests: Records, rows: Records, heads: Ints, blocks: Records, tree: Ints, table: Ints,
-          out: Records, windows: Records, samples: Records, classes: Ints, tallies: Records, histograms: Ints, waiting_tenths: Ints,
-          events: Records) -> None:
-    """What the end of a step changes: tokens, gaps, finishes, frees."""
-    s.now_ns = step.end_ns
-    _account(p, s, step, waiting_tenths)
-    if s.now_ns // SPIKE_WINDOW_NS != s.spike_window:
-        close_spike_window(s, tallies, histograms)
-        s.spike_window = s.now_ns // SPIKE_WINDOW_NS
-    if p.window_ns == 0 or s.now_ns // p.window_ns != s.window:
-        close_window(s, histograms, windows)
-        s.window = 0 if p.window_ns == 0 else s.now_ns // p.window_ns
-    finishing = 0
-    if step.decode_rows > 0:
-        finishing = _deliver_decoded(p, s, requests, rows, heads, windows, tallies, histograms, events)
-        if step.prefill_rows == 0 and p.read == READ_STAGED:
-            s.num_unstaged = 0
-    if step.prefill_rows > 0:
-        finishing = _end_prefills(p, s, requests, rows, heads, table, windows, tallies, histograms, events, finishing)
-    s.tokens_delivered += step.sampled_rows
-    if p.steady_from_ns <= s.now_ns <= p.steady_until_ns:
-        s.steady_tokens += step.sampled_rows
-    if finishing > 0:
-        _finish_rows(p, s, requests, rows, heads, blocks, tree, table, out, tallies, histograms, events, finishing)
-    add_step_to_window(s, step, windows[s.num_windows], step.sampled_rows, finishing)
-    if s.now_ns >= s.next_pool_sample_ns:
-        sample_pool(p, s, rows, blocks, table, samples, classes)
-        s.next_pool_sample_ns = s.now_ns + p.pool_sample_ns
-
-
-@kernel
-def _take_arrivals(p: Record, s: Record, ladders: Ints, arrivals: Records, requests: Records, out: Records, events: Records) -> int:
+def _take_arrivals(
+    p: Record, s: Record, ladders: Ints, arrivals: Records, requests: Records, out: Records, events: Records
+) -> int:
     """Take in every supplied arrival with time <= now. OK, or GROW, FLUSH, ERROR when that has to be seen to first."""
     while s.next_arrival < s.num_arrivals and arrivals[s.next_arrival].arrival_ns <= s.now_ns:
         if s.arena_free == NONE:
@@ -312,9 +165,30 @@ def _buffers_full(p: Record, s: Record, out: Records, windows: Records, samples:
 
 
 @outlined
-def span(params: Records, scalars: Records, steps: Records, ladders: Ints, arrivals: Records, requests: Records, rows: Records, heads: Ints,
-         blocks: Records, tree: Ints, table: Ints, out: Records, windows: Records, samples: Records, classes: Ints, tallies: Records,
-         histograms: Ints, waiting_tenths: Ints, events: Records, until_ns: int, max_steps: int, flags: int) -> int:
+def span(
+    params: Records,
+    scalars: Records,
+    steps: Records,
+    ladders: Ints,
+    arrivals: Records,
+    requests: Records,
+    rows: Records,
+    heads: Ints,
+    blocks: Records,
+    tree: Ints,
+    table: Ints,
+    out: Records,
+    windows: Records,
+    samples: Records,
+    classes: Ints,
+    tallies: Records,
+    histograms: Ints,
+    waiting_tenths: Ints,
+    events: Records,
+    until_ns: int,
+    max_steps: int,
+    flags: int,
+) -> int:
     """Advance one replica; returns why it stopped (state.REASONS). The caller sees to that and calls again."""
     p = params[0]
     s = scalars[0]
@@ -329,8 +203,25 @@ def span(params: Records, scalars: Records, steps: Records, ladders: Ints, arriv
             if done >= max_steps:
                 return WORK
             done += 1
-            apply(p, s, step, requests, rows, heads, blocks, tree, table, out, windows, samples, classes, tallies, histograms,
-                  waiting_tenths, events)
+            apply(
+                p,
+                s,
+                step,
+                requests,
+                rows,
+                heads,
+                blocks,
+                tree,
+                table,
+                out,
+                windows,
+                samples,
+                classes,
+                tallies,
+                histograms,
+                waiting_tenths,
+                events,
+            )
             s.phase = READY
             if flags & STOP_AT_EVENTS and s.num_events > 0:
                 return EVENT
@@ -354,7 +245,7 @@ def span(params: Records, scalars: Records, steps: Records, ladders: Ints, arriv
             return FLUSH
         planned = decide(p, s, step, ladders, requests, rows, heads, blocks, tree, table, tallies, histograms, events)
         if p.check:
-            broken = broken_invariant(p, s, step, requests, rows, blocks, table, planned)
+            broken = broken_invariant(p, s, step, rows, blocks, table, planned)
             if broken != OK:
                 s.status = E_INVARIANT
                 s.error_detail = broken
@@ -393,12 +284,25 @@ def _emit_unfinished(s: Record, requests: Records, rows: Records, out: Records) 
 
 
 @outlined
-def replica_edge(edge: int, params: Records, scalars: Records, requests: Records, rows: Records, heads: Ints, blocks: Records, tree: Ints,
-                 out: Records, tallies: Records, histograms: Ints, windows: Records, first: int) -> None:
+def replica_edge(
+    edge: int,
+    params: Records,
+    scalars: Records,
+    requests: Records,
+    rows: Records,
+    heads: Ints,
+    blocks: Records,
+    tree: Ints,
+    out: Records,
+    tallies: Records,
+    histograms: Ints,
+    windows: Records,
+    first: int,
+) -> None:
     """What happens at the edges of a run: OPEN it, GREW the arena from record `first` on, or CLOSE it.
 
-    Closing writes a record for each request that is not finished (running in admission order, then waiting; `out` has room, the
-    caller sees to it) and ends the open windows. One entry point, so that there is one binary to compile.
+    Closing writes a record for each request that is not finished (running in admission order, then waiting; `out` has
+    room, the caller sees to it) and ends the open windows. One entry point, so that there is one binary to compile.
     """
     s = scalars[0]
     if edge == OPEN:

@@ -1,8 +1,9 @@
 """What a planned step costs: each part apart, busy and exposed (DESIGN section 6, docs/cost.md).
 
-Every part is float64 in one fixed expression order, rounded once to int64 nanoseconds. Coefficients are nanoseconds per unit and
-come from the hardware profile through parameters.py. A part's *busy* time is what it would take alone; its *exposed* time is what
-it adds to the step's critical path, in the order of ``PARTS``; exposed parts add up to the step exactly.
+Every part is float64 in one fixed expression order, rounded once to int64 nanoseconds. Coefficients are nanoseconds
+per unit and come from the hardware profile through parameters.py. A part's *busy* time is what it would take alone;
+its *exposed* time is what it adds to the step's critical path, in the order of ``PARTS``; exposed parts add up to the
+step exactly.
 
 Left out: contention between the host's threads, clock changes under load, cache effects between steps.
 """
@@ -18,7 +19,8 @@ PER_COPY, BATCH, KERNEL = range(3)
 
 #: Descriptors that one call of the driver's batch copy takes (DESIGN section 6).
 BATCH_DESCRIPTORS = 4096
-#: The commit descriptor on the wire: header, bytes a row (lengths, positions, slot mapping, mask), a changed table entry, a group.
+#: The commit descriptor on the wire: header, bytes a row (lengths, positions, slot mapping, mask), a changed table
+#: entry, a group.
 DESCRIPTOR_HEADER_BYTES, DESCRIPTOR_ROW_BYTES, DESCRIPTOR_BLOCK_BYTES, DESCRIPTOR_GROUP_BYTES = 256, 32, 8, 12
 
 
@@ -92,7 +94,9 @@ def move_ns(p: Record, step: Record) -> int:
 
 @kernel
 def attention_ns(p: Record, step: Record) -> int:
-    """Decode attention is bound by bytes read; a prefill chunk re-reads its prefix and is bound by bytes or by flops."""
+    """Decode attention is bound by bytes read; a prefill chunk re-reads its prefix and is bound by bytes or by
+    flops.
+    """
     per_token = p.attention_token_ns if step.prefill_rows == 0 else p.attention_mixed_token_ns
     chunk = max(p.prefill_token_ns * step.prefill_read_tokens, p.prefill_pair_ns * step.prefill_pairs)
     return _round(per_token * step.read_tokens + chunk)
@@ -100,7 +104,9 @@ def attention_ns(p: Record, step: Record) -> int:
 
 @kernel
 def dense_ns(p: Record, step: Record) -> int:
-    """Weights are read once a step, or its padded tokens are computed; the LM head only for rows that deliver a token."""
+    """Weights are read once a step, or its padded tokens are computed; the LM head only for rows that deliver a
+    token.
+    """
     body = max(p.dense_token_ns * step.dense_tokens, p.dense_weights_ns)
     if step.sampled_rows == 0:
         return _round(body)

@@ -1,7 +1,8 @@
-"""The set of decoding rows and the sums over it that cost reads; every row in it advances by one token in a decoding step.
+"""The set of decoding rows and the sums over it that cost reads; every row in it advances by one token in a decoding
+step.
 
-Sums are kept as rows join, grow and leave, so a step costs what changes in it. ``stage_*`` count the history that a staged gather
-covers; blocks taken for the token to come are pending until the step has written it.
+Sums are kept as rows join, grow and leave, so a step costs what changes in it. ``stage_*`` count the history that a
+staged gather covers; blocks taken for the token to come are pending until the step has written it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ def row_delivered(s: Record, rows: Records, requests: Records, row: int) -> int:
 
 
 @kernel
-def join_decoding(p: Record, s: Record, requests: Records, rows: Records, heads: Ints, table: Ints, row: int, computed: int) -> None:
+def join_decoding(
+    p: Record, s: Record, requests: Records, rows: Records, heads: Ints, table: Ints, row: int, computed: int
+) -> None:
     """A row's prompt is computed: from the next step on it decodes."""
     q = requests[rows[row].request]
     rows[row].decoding = 1

@@ -1,6 +1,7 @@
 """From a configuration and its memory plan to the record of runtime numbers that the compiled core reads.
 
-Enumerations are the position of the word in its ``Literal`` (policy.py, config.py), in the same order as the constants of the core's parts.
+Enumerations are the position of the word in its ``Literal`` (policy.py, config.py), in the same order as the
+constants of the core's parts.
 """
 
 from __future__ import annotations
@@ -136,10 +137,16 @@ def _record_values(config: ReplicaConfig, span_ns: int, *, log_events: bool) -> 
     }
 
 
-def parameters_of(config: ReplicaConfig, plan: MemoryPlan, *, span_ns: int | None, log_events: bool = False) -> CoreParameters:
+def parameters_of(
+    config: ReplicaConfig, plan: MemoryPlan, *, span_ns: int | None, log_events: bool = False
+) -> CoreParameters:
     """The core's parameters. ``span_ns``: time of the last arrival; None when arrivals are not known in advance."""
     span = NEVER if span_ns is None else span_ns
-    values = _decision_values(config, plan) | _cost_values(config, plan) | _record_values(config, span, log_events=log_events)
+    values = (
+        _decision_values(config, plan)
+        | _cost_values(config, plan)
+        | _record_values(config, span, log_events=log_events)
+    )
     ladders = {
         "buckets": plan.reserve_buckets_tokens,
         "batch_sizes": plan.batch_sizes,

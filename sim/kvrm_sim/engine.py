@@ -1,9 +1,9 @@
-"""The drivers: one replica as a SimPy process, in spans or event by event, over a trace or a user's own processes.
+"""The drivers: a replica as a SimPy process, in spans or event by event, over a trace or a user's own processes.
 
-Both call the same compiled core and give the same bits. *Span* (the default) lets the core run until it needs something. *Events* stops at
-whatever can be observed (admission, preemption, first token, finish, rejection), so that a user's processes and hooks can wait for it and
-submit requests of their own. Between two observable things no other SimPy event is pending before the core's horizon, which is
-the time of the next one (``env.peek()``): so nothing can reach the replica's past.
+Both call the same compiled core and give the same bits. *Span* (the default) lets the core run until it needs
+something. *Events* stops at whatever can be observed (admission, preemption, first token, finish, rejection), so that
+a user's processes and hooks can wait for it and submit requests of their own. The core's horizon is the time of the
+next SimPy event (``env.peek()``): nothing else can happen before it, so nothing can reach the replica's past.
 
 SimPy's clock counts int64 nanoseconds.
 """
@@ -14,33 +14,32 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import pyarrow as pa
 import simpy
-from numpy.typing import NDArray
 
 from kvrm_sim import compiled
 from kvrm_sim import state as st
-from kvrm_sim.columns import pool_table, request_table, step_table
 from kvrm_sim.config import ReplicaConfig
 from kvrm_sim.derivation import parameters_of
 from kvrm_sim.feed import arrival_chunks
-from kvrm_sim.memory import MemoryPlan, plan_memory
-from kvrm_sim.records import RunWriter, load_run
+from kvrm_sim.memory import plan_memory
+from kvrm_sim.records import RunWriter
 from kvrm_sim.replica import Replica, Sinks
+from kvrm_sim.result import Collector, RunResult
 from kvrm_sim.summary import summarize
 from kvrm_traces import Trace
+
+__all__ = ["Driver", "EventReplica", "RequestEvents", "RunResult", "run", "span_process"]
 
 Driver = Literal["span", "events"]
 
 #: Steps in one call of the compiled loop: a few milliseconds, so that an interrupt and the progress bar get in.
 STEPS_A_CALL = 50_000
 
-#: SimPy orders events of one instant by priority. The replica's step ends come first, its decisions after everything else.
+#: SimPy orders the events of one instant by priority: a replica's step ends come first, its decisions last.
 FIRST, LAST = 0, 2
 
 Hook = Callable[[str, int, int], None]
@@ -53,7 +52,7 @@ class _At(simpy.Event):
         super().__init__(env)
         self._ok = True
         self._value = None
-        env.schedule(self, priority=priority, delay=delay_ns)  # type: ignore[arg-type]  # any int orders; SimPy names only two
+        env.schedule(self, priority=priority, delay=delay_ns)  # type: ignore[arg-type]  # any int orders; SimPy names two
 
 
 class RequestEvents:
@@ -91,7 +90,7 @@ class RequestEvents:
 
     @property
     def rejected(self) -> simpy.Event:
-        """It was refused; the scheduler looks at arrivals between steps, so this is not before the step in flight ends."""
+        """It was refused: when the scheduler looks at arrivals, which is not before the step in flight has ended."""
         return self._event("reject")
 
     def fire(self, kind: str, time_ns: int) -> None:
@@ -104,8 +103,8 @@ class RequestEvents:
 class EventReplica:
     """A replica in a SimPy environment, event by event.
 
-    ``feed`` gives a trace's chunks (feed.py); :meth:`submit` adds requests from other processes. ``hooks`` are called with (kind, time_ns,
-    row) for everything in ``state.EVENT_KINDS`` and for ``arrive`` of the trace's requests.
+    ``feed`` gives a trace's chunks (feed.py); :meth:`submit` adds requests from other processes. ``hooks`` are called
+    with (kind, time_ns, row) for everything in ``state.EVENT_KINDS`` and for ``arrive`` of the trace's requests.
     """
 
     def __init__(
@@ -133,17 +132,27 @@ class EventReplica:
         """The events of a request of the trace, by its row."""
         return self._watched.setdefault(row, RequestEvents(self.env, row))
 
-    def submit(self, prompt_tokens: int, output_tokens: int, declared_max_tokens: int | None = None, row: int | None = None) -> RequestEvents:
+    def submit(
+        self, prompt_tokens: int, output_tokens: int, declared_max_tokens: int | None = None, row: int | None = None
+    ) -> RequestEvents:
         """A request that arrives now. ``row`` names it in the records (default: counts from 0). Returns its events.
 
         Raises ValueError on counts below 1.
         """
         if prompt_tokens < 1 or output_tokens < 1:
-            raise ValueError(f"prompt_tokens = {prompt_tokens}, output_tokens = {output_tokens}: both should be at least 1")
+            raise ValueError(
+                f"prompt_tokens = {prompt_tokens}, output_tokens = {output_tokens}: both should be at least 1"
+            )
         row = self._submitted if row is None else row
         self._submitted += 1
         request = np.zeros(1, st.ARRIVALS)
-        request[0] = (row, self.env.now, prompt_tokens, output_tokens, st.NONE if declared_max_tokens is None else declared_max_tokens)
+        request[0] = (
+            row,
+            self.env.now,
+            prompt_tokens,
+            output_tokens,
+            st.NONE if declared_max_tokens is None else declared_max_tokens,
+        )
         self.replica.insert(request)
         self._wake()
         return self.watch(row)
@@ -157,8 +166,8 @@ class EventReplica:
         """The trace's arrivals: supplied a chunk at a time, each of them an event at its own time."""
         for chunk, _ in feed:
             if self._progress is not None:
-                self._progress(self.env.now)
-            self.replica.supply(chunk, known_until_ns=self.env.now)
+                self._progress(int(self.env.now))
+            self.replica.supply(chunk, known_until_ns=int(self.env.now))
             times = chunk["arrival_ns"].tolist()
             rows = chunk["row"].tolist()
             for row, time_ns in zip(rows, times, strict=True):
@@ -172,12 +181,12 @@ class EventReplica:
         env, replica = self.env, self.replica
         while True:
             horizon = env.peek()
-            until = min(self._stop_ns, st.NEVER if horizon == float("inf") else int(horizon))
+            until: int = self._stop_ns if horizon == float("inf") else min(self._stop_ns, int(horizon))
             replica.know_until(until)
             reason = replica.advance(until, max_steps=STEPS_A_CALL, flags=st.STOP_AT_EVENTS)
             if replica.has_events:
                 if replica.now_ns > env.now:
-                    yield _At(env, replica.now_ns - env.now, FIRST)
+                    yield _At(env, replica.now_ns - int(env.now), FIRST)
                 replica.drain_events()
             if reason in (st.EVENT, st.WORK):
                 continue
@@ -188,7 +197,7 @@ class EventReplica:
                 return
             else:
                 # Behind everything else that is pending at that time, which may well be now.
-                yield _At(env, until - env.now, LAST)
+                yield _At(env, until - int(env.now), LAST)
 
     def _observe(self, events: st.Records) -> None:
         for kind_code, time_ns, row in events.tolist():
@@ -203,7 +212,11 @@ class EventReplica:
 
 
 def span_process(
-    env: simpy.Environment, replica: Replica, feed: Iterator[tuple[st.Records, int]], stop_ns: int, progress: Callable[[int], None]
+    env: simpy.Environment,
+    replica: Replica,
+    feed: Iterator[tuple[st.Records, int]],
+    stop_ns: int,
+    progress: Callable[[int], None],
 ) -> Generator[simpy.Event, Any, None]:
     """Driver 2: a replica's SimPy process that advances as far as the arrivals at hand allow."""
     while True:
@@ -216,67 +229,6 @@ def span_process(
             replica.supply(chunk, known_until_ns=known_until_ns)
         elif reason != st.WORK:
             return
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """One ended run. Tables are in memory when nothing was written, else read from ``folder`` when asked for."""
-
-    summary: dict[str, Any]
-    memory_plan: MemoryPlan
-    config: ReplicaConfig
-    folder: Path | None = None
-    _tables: dict[str, pa.Table] = field(default_factory=dict, repr=False, compare=False)
-
-    @property
-    def warnings(self) -> list[str]:
-        """What the reader of the numbers should know."""
-        return list(self.summary["warnings"])
-
-    def _table(self, name: str) -> pa.Table:
-        if self.folder is None:
-            return self._tables[name]
-        table: pa.Table = getattr(load_run(self.folder), name)
-        return table
-
-    @property
-    def requests(self) -> pa.Table:
-        """One row for every request injected, in the order in which they ended (columns.py)."""
-        return self._table("requests")
-
-    @property
-    def steps(self) -> pa.Table:
-        """One row a window, or a step."""
-        return self._table("steps")
-
-    @property
-    def pool(self) -> pa.Table:
-        """One row a sample of the pool."""
-        return self._table("pool")
-
-
-class _Collector:
-    """Keeps the records of a run that writes nothing."""
-
-    def __init__(self) -> None:
-        self._parts: dict[str, list[pa.Table]] = {"requests": [], "steps": [], "pool": []}
-
-    def requests(self, records: st.Records) -> None:
-        self._parts["requests"].append(request_table(records))
-
-    def windows(self, records: st.Records) -> None:
-        self._parts["steps"].append(step_table(records))
-
-    def pool(self, samples: st.Records, classes: NDArray[np.int64]) -> None:
-        self._parts["pool"].append(pool_table(samples, classes))
-
-    def tables(self) -> dict[str, pa.Table]:
-        empty = {
-            "requests": request_table(np.zeros(0, st.OUT)),
-            "steps": step_table(np.zeros(0, st.WINDOWS)),
-            "pool": pool_table(np.zeros(0, st.POOL_SAMPLES), np.zeros((0, st.RUN_CLASSES), np.int64)),
-        }
-        return {name: pa.concat_tables(parts) if parts else empty[name] for name, parts in self._parts.items()}
 
 
 def run(
@@ -292,17 +244,18 @@ def run(
 ) -> RunResult:
     """Replay a trace on one replica.
 
-    ``stop_at_s``: simulated seconds after which everything unfinished is reported as such. ``hooks`` (driver ``events`` only) see each event.
-    Raises DoesNotFitError before any work, InputError for rows that the configuration cannot take, WorkError when the run fails.
+    ``stop_at_s``: simulated seconds after which everything unfinished is reported as such. ``hooks`` (driver ``events``
+    only) see each event. Raises DoesNotFitError before any work, InputError for rows that the configuration cannot
+    take, WorkError when the run fails.
     """
     if hooks and driver != "events":
         raise ValueError("hooks need driver='events': the span driver does not stop at single events")
     plan = plan_memory(config)
     if not compiled.is_warm():
-        print("kvrm: compiling the simulator's core, once for this version (about 20 s)", file=sys.stderr, flush=True)
+        sys.stderr.write("kvrm: compiling the simulator's core, once for this version (about 20 s)\n")
     parameters = parameters_of(config, plan, span_ns=trace.info.span_ns, log_events=driver == "events")
     with RunWriter(out, force=force) as writer:
-        collector = _Collector()
+        collector = Collector()
         target = collector if out is None else writer
         sinks = Sinks(requests=target.requests, windows=target.windows, pool=target.pool)
         started = time.perf_counter()
@@ -323,11 +276,18 @@ def run(
         )
         writer.document(summary, config.to_toml())
         writer.commit()
-    return RunResult(summary=summary, memory_plan=plan, config=config, folder=out, _tables=collector.tables() if out is None else {})
+    return RunResult(
+        summary=summary, memory_plan=plan, config=config, folder=out, _tables=collector.tables() if out is None else {}
+    )
 
 
 def _drive(
-    trace: Trace, replica: Replica, driver: Driver, stop_ns: int, progress: Callable[[float], None] | None, hooks: tuple[Hook, ...]
+    trace: Trace,
+    replica: Replica,
+    driver: Driver,
+    stop_ns: int,
+    progress: Callable[[float], None] | None,
+    hooks: tuple[Hook, ...],
 ) -> None:
     span_ns = max(1, min(trace.info.span_ns, stop_ns))
 

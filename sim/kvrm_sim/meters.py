@@ -1,7 +1,7 @@
 """What a run measures while it runs: histograms of times, time-weighted memory, records a window, pool samples.
 
-Histograms have buckets of at most 0.1% width: the index is the head of the value's float64 form (exponent and ten bits of
-mantissa), so one shift finds it. Memory is flat in the length of the run.
+Histograms have buckets of at most 0.1% width: the index is the head of the value's float64 form (exponent and ten
+bits of mantissa), so one shift finds it. Memory is flat in the length of the run.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def bucket_of(value_ns: int) -> int:
     """Bucket of a time >= 0."""
     if value_ns < 1:
         return 0
-    return min((np.float64(value_ns).view(np.int64) >> _SHIFT) - _ORIGIN, BUCKETS - 1)
+    return min(int(np.float64(value_ns).view(np.int64) >> _SHIFT) - _ORIGIN, BUCKETS - 1)
 
 
 def bucket_ns(index: int) -> float:
@@ -64,7 +64,7 @@ def tally(tallies: Records, histograms: Ints, which: int, value_ns: int, count: 
 
 
 @kernel
-def tally_gap(p: Record, s: Record, tallies: Records, histograms: Ints, windows: Records, gap_ns: int, count: int) -> None:
+def tally_gap(s: Record, tallies: Records, histograms: Ints, windows: Records, gap_ns: int, count: int) -> None:
     """Count an inter-token gap: over the run, in its 1 s window (spikes) and in its record's window."""
     tally(tallies, histograms, H_ITL, gap_ns, count)
     bucket = bucket_of(gap_ns) >> _COARSE
@@ -245,7 +245,9 @@ def _count_run(sample: Ints, length: int) -> None:
 
 
 @outlined
-def sample_pool(p: Record, s: Record, rows: Records, blocks: Records, table: Ints, samples: Records, classes: Ints) -> None:
+def sample_pool(
+    p: Record, s: Record, rows: Records, blocks: Records, table: Ints, samples: Records, classes: Ints
+) -> None:
     """Record holes and run lengths as they are now: one pass over the pool and the live tables."""
     out = samples[s.num_pool_samples]
     out.time_ns = s.now_ns

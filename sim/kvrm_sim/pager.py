@@ -1,7 +1,7 @@
 """The block pager: logical to physical. A row grows, and gives everything back; its runs are counted as it grows.
 
-``table`` is int32 [slots, table_width], indexed by stage row: the physical id of each logical block (paged). A contiguous
-reservation keeps its start only (``run_start``).
+``table`` is int32 [slots, table_width], indexed by stage row: the physical id of each logical block (paged). A
+contiguous reservation keeps its start only (``run_start``).
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ def _append(s: Record, rows: Records, table: Ints, row: int, block: int) -> None
 
 
 @kernel
-def _append_extent(s: Record, rows: Records, blocks: Records, tree: Ints, table: Ints, row: int, start: int, wanted: int) -> int:
+def _append_extent(
+    s: Record, rows: Records, blocks: Records, tree: Ints, table: Ints, row: int, start: int, wanted: int
+) -> int:
     """Take up to `wanted` blocks from the extent at `start`; how many were taken."""
     count = min(wanted, blocks[start].length)
     take_from_extent(s, blocks, tree, start, count)
@@ -52,7 +54,7 @@ def _append_extent(s: Record, rows: Records, blocks: Records, tree: Ints, table:
 
 
 @outlined
-def _grow_contiguous(p: Record, s: Record, rows: Records, blocks: Records, tree: Ints, table: Ints, row: int, count: int) -> None:
+def _grow_contiguous(s: Record, rows: Records, blocks: Records, tree: Ints, table: Ints, row: int, count: int) -> None:
     while count > 0 and rows[row].blocks > 0:
         after = table[row, rows[row].blocks - 1] + 1
         if blocks[after].free == 0:
@@ -69,7 +71,7 @@ def _grow_contiguous(p: Record, s: Record, rows: Records, blocks: Records, tree:
 def grow(p: Record, s: Record, rows: Records, blocks: Records, tree: Ints, table: Ints, row: int, count: int) -> None:
     """Give a paged row `count` more blocks; the caller has checked that they are free."""
     if p.placement == CONTIGUOUS:
-        _grow_contiguous(p, s, rows, blocks, tree, table, row, count)
+        _grow_contiguous(s, rows, blocks, tree, table, row, count)
     else:
         for _ in range(count):
             _append(s, rows, table, row, take_block(p, s, blocks, tree))
@@ -92,7 +94,9 @@ def can_take_run(p: Record, blocks: Records, tree: Ints, count: int) -> bool:
 
 
 @outlined
-def take_run(p: Record, s: Record, rows: Records, blocks: Records, tree: Ints, row: int, count: int, promised: int) -> None:
+def take_run(
+    p: Record, s: Record, rows: Records, blocks: Records, tree: Ints, row: int, count: int, promised: int
+) -> None:
     """Give a row its contiguous reservation of `count` blocks, `promised` of which it was promised."""
     if p.placement == BUDDY:
         start = take_buddy(s, blocks, tree, order_of(count))
@@ -107,7 +111,9 @@ def take_run(p: Record, s: Record, rows: Records, blocks: Records, tree: Ints, r
 
 
 @outlined
-def release_row(p: Record, s: Record, rows: Records, blocks: Records, tree: Ints, table: Ints, row: int, promised: int) -> None:
+def release_row(
+    p: Record, s: Record, rows: Records, blocks: Records, tree: Ints, table: Ints, row: int, promised: int
+) -> None:
     """Give back everything a row holds: last logical block first, a contiguous reservation as its one run."""
     held = rows[row].blocks
     if p.reserve == PAGED:

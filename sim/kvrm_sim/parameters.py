@@ -1,6 +1,7 @@
 """The record of runtime numbers that the compiled core reads, and the ladders beside it.
 
-A policy is data: the core dispatches on these integers, so one binary serves every policy. derivation.py fills it from a configuration.
+A policy is data: the core dispatches on these integers, so one binary serves every policy. derivation.py fills it
+from a configuration.
 """
 
 from __future__ import annotations

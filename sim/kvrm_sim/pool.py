@@ -1,8 +1,9 @@
 """The block pool: which physical blocks are free, and which one is given out next (docs/semantics.md section 5).
 
-Ids run from 1 to ``pool_blocks``; 0 is the null block and never given out. The free store lives in the structured array
-``blocks`` (indexed by id) and in ``tree``, a set of free ids (``lowest``) or of free extent sizes (``contiguous``) or orders
-(``buddy``). Every operation is O(1) or O(levels of the tree); none depends on how full the pool is.
+Ids run from 1 to ``pool_blocks``; 0 is the null block and never given out. The free store lives in the structured
+array ``blocks`` (indexed by id) and in ``tree``, a set of free ids (``lowest``) or of free extent sizes
+(``contiguous``) or orders (``buddy``). Every operation is O(1) or O(levels of the tree); none depends on how full the
+pool is.
 
 The caller checks that enough is free before it takes (check, then act): nothing here fails half-way.
 """

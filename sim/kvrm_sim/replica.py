@@ -1,7 +1,7 @@
 """The arrays of one replica, and the compiled loop called over them.
 
-A :class:`Replica` is what every driver holds: it is fed arrivals, advanced with :meth:`Replica.advance`, and drained of its
-records. It knows nothing of SimPy, files or wall clocks.
+A :class:`Replica` is what every driver holds: it is fed arrivals, advanced with :meth:`Replica.advance`, and drained of
+its records. It knows nothing of SimPy, files or wall clocks.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class Replica:
         self.windows = np.zeros(WINDOW_RECORDS, st.WINDOWS)
         self.samples = np.zeros(POOL_RECORDS, st.POOL_SAMPLES)
         self.classes = np.zeros((POOL_RECORDS, st.RUN_CLASSES), np.int64)
-        self.tallies = np.zeros(len(st.HISTOGRAMS), st.TALLY)
-        self.histograms = np.zeros((len(st.HISTOGRAMS), BUCKETS), np.int64)
+        self.tallies = np.zeros(st.NUM_HISTOGRAMS, st.TALLY)
+        self.histograms = np.zeros((st.NUM_HISTOGRAMS, BUCKETS), np.int64)
         self.waiting_tenths = np.zeros(10, np.float64)
         self.events = np.zeros(16 * slots + 64 if p.log_events else 4, st.EVENTS)
         self.arrivals = np.zeros(0, st.ARRIVALS)
@@ -66,9 +66,20 @@ class Replica:
 
     def _edge(self, edge: int, first: int = 0) -> None:
         replica_edge(
-            edge, self.parameters.record, self.scalars, self.requests, self.rows, self.heads, self.blocks, self.tree, self.out,
-            self.tallies, self.histograms, self.windows, first,
-        )  # fmt: skip
+            edge,
+            self.parameters.record,
+            self.scalars,
+            self.requests,
+            self.rows,
+            self.heads,
+            self.blocks,
+            self.tree,
+            self.out,
+            self.tallies,
+            self.histograms,
+            self.windows,
+            first,
+        )
 
     @property
     def now_ns(self) -> int:
@@ -76,7 +87,7 @@ class Replica:
         return int(self.scalars[0].now_ns)
 
     def supply(self, arrivals: st.Records, *, known_until_ns: int) -> None:
-        """Give arrivals in time order; every arrival before ``known_until_ns`` has then been given (NEVER: all of them).
+        """Give arrivals in time order; every one before ``known_until_ns`` has then been given (NEVER: all of them).
 
         Those given earlier and not yet taken in are kept.
         """
@@ -101,18 +112,37 @@ class Replica:
         self.scalars[0].known_until_ns = known_until_ns
 
     def advance(self, until_ns: int, *, max_steps: int, flags: int = 0) -> int:
-        """Run the compiled loop; full buffers are drained and the arena grown here. Returns a reason of ``state.REASONS``.
+        """Run the compiled loop; full buffers are drained and the arena grown here. Returns one of ``state.REASONS``.
 
         Raises InputError for a row that the configuration cannot take, NoProgressError, InvariantError.
         """
         while True:
             reason = int(
                 span(
-                    self.parameters.record, self.scalars, self.steps, self.parameters.ladders, self.arrivals, self.requests, self.rows,
-                    self.heads, self.blocks, self.tree, self.table, self.out, self.windows, self.samples, self.classes, self.tallies,
-                    self.histograms, self.waiting_tenths, self.events, until_ns, max_steps, flags,
+                    self.parameters.record,
+                    self.scalars,
+                    self.steps,
+                    self.parameters.ladders,
+                    self.arrivals,
+                    self.requests,
+                    self.rows,
+                    self.heads,
+                    self.blocks,
+                    self.tree,
+                    self.table,
+                    self.out,
+                    self.windows,
+                    self.samples,
+                    self.classes,
+                    self.tallies,
+                    self.histograms,
+                    self.waiting_tenths,
+                    self.events,
+                    until_ns,
+                    max_steps,
+                    flags,
                 )
-            )  # fmt: skip
+            )
             if reason == st.FLUSH:
                 self.drain_records()
                 if 2 * int(self.scalars[0].num_events) > len(self.events):
@@ -175,13 +205,13 @@ class Replica:
         if status == st.E_OVER_LIMIT:
             limit = int(self.parameters.record[0].limit_tokens)
             return InputError(
-                f"row {row}: prompt + output = {detail} tokens, over the limit of {limit}: pass --over-limit reject or truncate, "
-                "a model with a longer context, or --max-context"
+                f"row {row}: prompt + output = {detail} tokens, over the limit of {limit}: pass --over-limit reject or "
+                "truncate, or a model with a longer context"
             )
         if status == st.E_NO_DECLARED:
             return InputError(
-                f"row {row}: no declared_max_tokens, which reserve mode 'declared' needs: convert the trace with that column or set "
-                "reserve.declared_default_tokens"
+                f"row {row}: no declared_max_tokens, which reserve mode 'declared' needs: convert the trace with that "
+                "column, or set reserve.declared_default_tokens"
             )
         if status == st.E_NO_PROGRESS:
             return NoProgressError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from kvrm_sim.bittree import highest_bit
 from kvrm_sim.compiled import kernel, outlined
 from kvrm_sim.meters import tally
-from kvrm_sim.pager import BUCKET, DECLARED, MAX_LEN, ORACLE, PAGED, POW2, blocks_for, run_length
+from kvrm_sim.pager import BUCKET, DECLARED, MAX_LEN, PAGED, POW2, blocks_for, run_length
 from kvrm_sim.state import (
     COMPLETED,
     E_NO_DECLARED,
@@ -158,7 +158,9 @@ def _emit_rejected(p: Record, s: Record, a: Record, out: Records, events: Record
 
 @outlined
 def arrive(p: Record, s: Record, ladders: Ints, a: Record, requests: Records, out: Records, events: Records) -> int:
-    """Take one arrival in: into waiting, or rejected at once. Returns a status; the arena and `out` have room (checked)."""
+    """Take one arrival in: into waiting, or rejected at once. Returns a status; the arena and `out` have room
+    (checked).
+    """
     status, output, declared, truncation = _limits(p, a)
     if status != OK:
         return status
@@ -214,7 +216,9 @@ def emit(s: Record, q: Record, out: Records, outcome: int, reason: int, finish_n
 
 
 @outlined
-def finish_request(p: Record, s: Record, requests: Records, request: int, out: Records, tallies: Records, histograms: Ints) -> None:
+def finish_request(
+    p: Record, s: Record, requests: Records, request: int, out: Records, tallies: Records, histograms: Ints
+) -> None:
     """A request's last token was delivered now."""
     q = requests[request]
     if q.truncation == NONE:

@@ -1,7 +1,8 @@
 """The rows of the static batch: who runs, in which order, in which slot.
 
-``running`` is a doubly linked list in admission order over stage rows. A row's stage row never changes while it lives; its batch row
-(``slot``) moves only when a smaller captured batch becomes usable. Free slots and free stage rows are binary heaps, so the lowest is given out.
+``running`` is a doubly linked list in admission order over stage rows. A row's stage row never changes while it
+lives; its batch row (``slot``) moves only when a smaller captured batch becomes usable. Free slots and free stage
+rows are binary heaps, so the lowest is given out.
 """
 
 from __future__ import annotations

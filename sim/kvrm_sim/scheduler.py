@@ -1,8 +1,8 @@
 """Admit, grow, preempt: which rows a step runs and with how many tokens (docs/semantics.md section 3).
 
-Pure decisions over the state: no clock passes here. Two facts keep a decision as cheap as what changes in it. A decoding row asks for one token
-and for a block only when its growth list comes up. And at most one running row is still prefilling, the last one: a row
-is admitted behind another only when that one's chunk was its whole rest.
+Pure decisions over the state: no clock passes here. Two facts keep a decision as cheap as what changes in it. A
+decoding row asks for one token and for a block only when its growth list comes up. And at most one running row is
+still prefilling, the last one: a row is admitted behind another only when that one's chunk was its whole rest.
 """
 
 from __future__ import annotations
@@ -22,9 +22,21 @@ REFILL_CONTINUOUS, REFILL_BATCH = range(2)
 
 
 @outlined
-def preempt_last(p: Record, s: Record, step: Record, requests: Records, rows: Records, heads: Ints, blocks: Records, tree: Ints,
-                 table: Ints, events: Records) -> int:
-    """Preempt the last running row by recomputation: blocks released, computed lost, front of waiting. Returns the row."""
+def preempt_last(
+    p: Record,
+    s: Record,
+    step: Record,
+    requests: Records,
+    rows: Records,
+    heads: Ints,
+    blocks: Records,
+    tree: Ints,
+    table: Ints,
+    events: Records,
+) -> int:
+    """Preempt the last running row by recomputation: blocks released, computed lost, front of waiting. Returns the
+    row.
+    """
     row = s.running_tail
     request = rows[row].request
     q = requests[request]
@@ -50,7 +62,7 @@ def preempt_last(p: Record, s: Record, step: Record, requests: Records, rows: Re
 
 @kernel
 def _is_newcomer(s: Record, rows: Records, row: int) -> bool:
-    for at in range(s.num_newcomers):
+    for at in range(s.num_newcomers):  # noqa: SIM110  # any() of a generator does not compile
         if rows["newcomer"][at] == row:
             return True
     return False
@@ -74,8 +86,18 @@ def _rows_to_grow(p: Record, s: Record, rows: Records, heads: Ints) -> int:
 
 
 @kernel
-def _grow_decoding(p: Record, s: Record, step: Record, requests: Records, rows: Records, heads: Ints, blocks: Records, tree: Ints,
-                   table: Ints, events: Records) -> None:
+def _grow_decoding(
+    p: Record,
+    s: Record,
+    step: Record,
+    requests: Records,
+    rows: Records,
+    heads: Ints,
+    blocks: Records,
+    tree: Ints,
+    table: Ints,
+    events: Records,
+) -> None:
     """Give each decoding row that needs one its next block; who cannot get it preempts the last, possibly itself."""
     count = _rows_to_grow(p, s, rows, heads)
     for at in range(count):
@@ -105,8 +127,19 @@ def _plan_prefill(s: Record, step: Record, rows: Records, requests: Records, row
 
 
 @kernel
-def _continue_prefill(p: Record, s: Record, step: Record, requests: Records, rows: Records, heads: Ints, blocks: Records, tree: Ints,
-                      table: Ints, events: Records, left: int) -> int:
+def _continue_prefill(
+    p: Record,
+    s: Record,
+    step: Record,
+    requests: Records,
+    rows: Records,
+    heads: Ints,
+    blocks: Records,
+    tree: Ints,
+    table: Ints,
+    events: Records,
+    left: int,
+) -> int:
     """The next chunk of the one row that is still prefilling; the budget that is left."""
     row = s.running_tail
     if row == NONE or rows[row].decoding or left == 0:
@@ -125,8 +158,20 @@ def _continue_prefill(p: Record, s: Record, step: Record, requests: Records, row
 
 
 @kernel
-def _try_admit(p: Record, s: Record, step: Record, requests: Records, rows: Records, blocks: Records, tree: Ints, table: Ints,
-               tallies: Records, histograms: Ints, events: Records, tokens_known: int) -> int:
+def _try_admit(
+    p: Record,
+    s: Record,
+    step: Record,
+    requests: Records,
+    rows: Records,
+    blocks: Records,
+    tree: Ints,
+    table: Ints,
+    tallies: Records,
+    histograms: Ints,
+    events: Records,
+    tokens_known: int,
+) -> int:
     """Admit the first waiting request if its blocks are free; its row, or -1 (and then nothing has changed)."""
     q = requests[s.waiting_head]
     if p.reserve == PAGED:
@@ -154,9 +199,24 @@ def _try_admit(p: Record, s: Record, step: Record, requests: Records, rows: Reco
 
 
 @kernel
-def _admit_chunked(p: Record, s: Record, step: Record, requests: Records, rows: Records, heads: Ints, blocks: Records, tree: Ints,
-                   table: Ints, tallies: Records, histograms: Ints, events: Records, left: int) -> None:
-    """Admit waiting requests in order while the budget, the slots and the pool allow; stop at the first that does not fit."""
+def _admit_chunked(
+    p: Record,
+    s: Record,
+    step: Record,
+    requests: Records,
+    rows: Records,
+    heads: Ints,
+    blocks: Records,
+    tree: Ints,
+    table: Ints,
+    tallies: Records,
+    histograms: Ints,
+    events: Records,
+    left: int,
+) -> None:
+    """Admit waiting requests in order while the budget, the slots and the pool allow; stop at the first that does
+    not fit.
+    """
     while s.waiting_head != NONE and left > 0 and s.num_running < p.slots:
         known = known_tokens(requests[s.waiting_head])
         tokens = 1 if p.prefill == PREFILL_NONE else min(known, left)
@@ -172,8 +232,19 @@ def _admit_chunked(p: Record, s: Record, step: Record, requests: Records, rows: 
 
 
 @kernel
-def _admit_whole(p: Record, s: Record, step: Record, requests: Records, rows: Records, blocks: Records, tree: Ints, table: Ints,
-                 tallies: Records, histograms: Ints, events: Records) -> None:
+def _admit_whole(
+    p: Record,
+    s: Record,
+    step: Record,
+    requests: Records,
+    rows: Records,
+    blocks: Records,
+    tree: Ints,
+    table: Ints,
+    tallies: Records,
+    histograms: Ints,
+    events: Records,
+) -> None:
     """Admit whole prompts for a step of prefills; the first one whatever its length, further ones within the budget."""
     left = p.token_budget
     while s.waiting_head != NONE and s.num_running < p.slots:
@@ -188,8 +259,20 @@ def _admit_whole(p: Record, s: Record, step: Record, requests: Records, rows: Re
 
 
 @kernel
-def schedule(p: Record, s: Record, step: Record, requests: Records, rows: Records, heads: Ints, blocks: Records, tree: Ints, table: Ints,
-             tallies: Records, histograms: Ints, events: Records) -> None:
+def schedule(
+    p: Record,
+    s: Record,
+    step: Record,
+    requests: Records,
+    rows: Records,
+    heads: Ints,
+    blocks: Records,
+    tree: Ints,
+    table: Ints,
+    tallies: Records,
+    histograms: Ints,
+    events: Records,
+) -> None:
     """Choose the rows of the next step; step.decode_rows + step.prefill_rows == 0 means there is nothing to run."""
     may_refill = p.refill == REFILL_CONTINUOUS or s.num_running == 0
     if p.prefill == PREFILL_SEPARATE:

@@ -1,9 +1,10 @@
 """The state of one replica: a handful of structured arrays that the compiled core reads and writes.
 
 One record type a concept; every field is int64 unless said. ``None`` is -1 inside these arrays and nowhere else.
-Ownership: the scheduler owns ``running``/``waiting`` links and slots; the pager owns block tables and runs; the pool owns
-the free store; the meters own histograms and records. Rows are indexed by *stage row* (never moves); the batch row
-(``slot``) is a field.
+Ownership: rowlist.py owns the running list and the slots; request.py the arena and ``waiting``; the pager owns block
+tables and runs; the pool owns the free store; decoding.py the sums over decoding rows; meters.py histograms and records.
+Rows are indexed by *stage row* (never moves); the batch row (``slot``) is a field. Field names avoid the attributes that every
+numpy scalar has (``base``, ``size``, …): those would win over a field in interpreted code.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-#: A structured array, one record of it, and an integer array, as the kernels see them (numpy gives record fields no static type).
+#: A structured array, one record of it, and an integer array, as kernels see them (record fields have no static type).
 Records: TypeAlias = NDArray[Any]
 Record: TypeAlias = Any
 Ints: TypeAlias = Any
@@ -54,7 +55,10 @@ def _record(*fields: str, floats: tuple[str, ...] = ()) -> np.dtype[np.void]:
     return np.dtype((np.record, spec))
 
 
-#: What never changes in a run. Enumerations are the position in the policy's literal (see parameters.py).
+# One group of fields a line reads better than one field a line.
+# fmt: off
+
+#: What never changes in a run. Enumerations are the position in the policy's literal (derivation.py).
 PARAMS = _record(
     # reserve and limits
     "reserve", "limit_tokens", "over_limit", "declared_default_tokens", "num_buckets", "buckets_at",
@@ -63,10 +67,12 @@ PARAMS = _record(
     # schedule
     "slots", "prefill", "token_budget", "admission", "watermark_blocks", "refill",
     # launch: ladders live in one int64 array, each from `_at`, `num_` entries, ascending
-    "launch", "mixed", "num_batch_sizes", "batch_sizes_at", "num_contexts", "contexts_at", "num_token_sizes", "token_sizes_at",
+    "launch", "mixed", "num_batch_sizes", "batch_sizes_at", "num_contexts", "contexts_at", "num_token_sizes",
+    "token_sizes_at",
     "track_longest",
     # read and transport
-    "read", "extent", "layout", "merge", "staging", "scope", "submission", "num_capacities", "capacities_at", "layers",
+    "read", "extent", "layout", "merge", "staging", "scope", "submission", "num_capacities", "capacities_at",
+    "layers",
     # cost, integers
     "tensor_parallel", "kernels", "piecewise_replays", "piecewise_kernels",
     # records
@@ -75,7 +81,8 @@ PARAMS = _record(
     floats=(
         # cost, each in ns per unit (docs/cost.md)
         "host_step_ns", "host_row_ns", "host_block_ns", "host_group_ns",
-        "commit_call_ns", "commit_byte_ns", "launch_kernel_ns", "first_launch_ns", "graph_replay_ns", "graph_node_gap_ns",
+        "commit_call_ns", "commit_byte_ns", "launch_kernel_ns", "first_launch_ns", "graph_replay_ns",
+        "graph_node_gap_ns",
         "submit_call_ns", "submit_descriptor_ns", "copy_segment_ns", "copy_block_ns",
         "attention_token_ns", "attention_mixed_token_ns", "prefill_token_ns", "prefill_pair_ns",
         "dense_token_ns", "dense_weights_ns", "head_row_ns", "head_weights_ns",
@@ -85,26 +92,34 @@ PARAMS = _record(
 
 #: One replica's scalars.
 SCALARS = _record(
-    "now_ns", "phase", "status", "error_request", "error_detail", "final", "known_until_ns", "next_arrival", "num_arrivals",
+    "now_ns", "phase", "status", "error_request", "error_detail", "final", "known_until_ns", "next_arrival",
+    "num_arrivals",
     # requests
-    "waiting_head", "waiting_tail", "num_waiting", "arena_free", "arena_used", "injected", "completed", "rejected", "truncated",
+    "waiting_head", "waiting_tail", "num_waiting", "arena_free", "arena_used", "injected", "completed", "rejected",
+    "truncated",
     "last_finish_ns", "first_arrival_ns", "last_arrival_ns",
     # running, in admission order
     "running_head", "running_tail", "num_running", "admissions", "num_slots_free", "num_stage_free", "highest_slot",
     # pool
     "free_blocks", "blocks_taken", "blocks_freed", "reserved_blocks", "total_runs",
     # decoding rows: every one advances by one token in each step that decodes
-    "decode_counter", "num_decode", "sum_computed", "sum_reserved_tokens", "stage_blocks", "stage_runs", "pending_blocks", "pending_runs",
-    "max_base", "max_base_dirty", "last_decode_end_ns", "num_newcomers", "num_unstaged", "num_prefill", "used_prefill",
+    "decode_counter", "num_decode", "sum_computed", "sum_reserved_tokens", "stage_blocks", "stage_runs",
+    "pending_blocks", "pending_runs",
+    "max_base", "max_base_dirty", "last_decode_end_ns", "num_newcomers", "num_unstaged", "num_prefill",
+    "used_prefill",
     "idle_decisions", "carried_preemptions", "check_stamp",
     # totals
-    "steps", "decode_steps", "mixed_steps", "graph_steps", "eager_steps", "piecewise_steps", "off_ladder_steps", "over_capacity_steps",
-    "row_moves", "padded_rows", "padded_live_rows", "tokens_delivered", "steady_tokens", "steady_finishes", "preemptions",
-    "recomputed_tokens", "prefill_tokens", "groups", "segments", "moved_blocks", "needed_tokens", "rounds", "read_tokens",
+    "steps", "decode_steps", "mixed_steps", "graph_steps", "eager_steps", "piecewise_steps", "off_ladder_steps",
+    "over_capacity_steps",
+    "row_moves", "padded_rows", "padded_live_rows", "tokens_delivered", "steady_tokens", "steady_finishes",
+    "preemptions",
+    "recomputed_tokens", "prefill_tokens", "groups", "segments", "moved_blocks", "needed_tokens", "rounds",
+    "read_tokens",
     "submit_ns", "move_ns", "admitted", "peak_running", "peak_waiting",
     "peak_reserved_blocks", "peak_allocated_blocks", "peak_used_tokens", "unfinished",
     # record buffers
-    "num_out", "num_windows", "num_events", "num_pool_samples", "window", "spike_window", "next_pool_sample_ns", "spike_low", "spike_high",
+    "num_out", "num_windows", "num_events", "num_pool_samples", "window", "spike_window", "next_pool_sample_ns",
+    "spike_low", "spike_high",
     "window_low", "window_high",
     floats=(
         "acc_reserved", "acc_allocated", "acc_used", "acc_running", "acc_waiting",
@@ -113,13 +128,15 @@ SCALARS = _record(
 
 #: A request in flight or waiting (the arena).
 REQUESTS = _record(
-    "row", "arrival_ns", "prompt_tokens", "output_tokens", "recorded_output_tokens", "reserved_tokens", "truncation", "delivered",
+    "row", "arrival_ns", "prompt_tokens", "output_tokens", "recorded_output_tokens", "reserved_tokens",
+    "truncation", "delivered",
     "admitted_ns", "first_token_ns", "last_token_ns", "preemptions", "recomputed_tokens", "next",
 )
 
 #: A row, indexed by stage row. `computed` of a decoding row is origin + decode_counter.
 ROWS = _record(
-    "request", "slot", "order", "previous", "next", "decoding", "origin", "computed", "planned", "staged", "blocks", "run_start", "runs",
+    "request", "slot", "order", "previous", "next", "decoding", "origin", "computed", "planned", "staged",
+    "blocks", "run_start", "runs",
     "grow_previous", "grow_next", "finish_previous", "finish_next", "finish_at",
     # columns that are arrays of their own, `slots` long: heaps, lists and the slot map
     "free_slot", "free_stage", "at_slot", "newcomer", "unstaged", "prefill", "growing", "finishing",
@@ -133,28 +150,36 @@ ARRIVALS = _record("row", "arrival_ns", "prompt_tokens", "output_tokens", "decla
 
 #: One planned step: the integers of docs/semantics.md section 6, its times (busy and exposed), and section 7.
 STEP = _record(
-    "start_ns", "end_ns", "decode_rows", "prefill_rows", "prefill_tokens", "prefill_read_tokens", "prefill_pairs", "sampled_rows",
-    "launch_kind", "padded_rows", "dense_tokens", "context_bucket", "read_tokens", "groups", "moved_blocks", "needed_tokens", "segments",
-    "rounds", "blocks_taken", "blocks_freed", "row_moves", "off_ladder", "over_capacity", "group_capacity", "preempted", "admitted",
+    "start_ns", "end_ns", "decode_rows", "prefill_rows", "prefill_tokens", "prefill_read_tokens", "prefill_pairs",
+    "sampled_rows",
+    "launch_kind", "padded_rows", "dense_tokens", "context_bucket", "read_tokens", "groups", "moved_blocks",
+    "needed_tokens", "segments",
+    "rounds", "blocks_taken", "blocks_freed", "row_moves", "off_ladder", "over_capacity", "group_capacity",
+    "preempted", "admitted",
     "reserved_blocks", "allocated_blocks", "used_tokens", "waiting",
-    *(f"{part}_busy_ns" for part in PARTS), *(f"{part}_exposed_ns" for part in PARTS), "submit_ns", "move_ns", "duration_ns",
+    *(f"{part}_busy_ns" for part in PARTS), *(f"{part}_exposed_ns" for part in PARTS), "submit_ns", "move_ns",
+    "duration_ns",
 )
 
 #: requests.parquet: one record for every request injected, in the order in which they ended.
 OUT = _record(
-    "row", "outcome", "reason", "arrival_ns", "admitted_ns", "first_token_ns", "finish_ns", "prompt_tokens", "output_tokens", "delivered",
+    "row", "outcome", "reason", "arrival_ns", "admitted_ns", "first_token_ns", "finish_ns", "prompt_tokens",
+    "output_tokens", "delivered",
     "preemptions", "recomputed_tokens",
 )
 
 #: steps.parquet: one record a window (or a step). Sums unless said; memory is as of the window's last step.
 WINDOWS = _record(
-    "start_ns", "end_ns", "steps", "decode_steps", "graph_steps", "delivered_tokens", "prefill_tokens", "gaps", "itl_p50_ns", "itl_p99_ns",
-    "itl_max_ns", "running", "waiting", "decode_rows", "padded_rows", "padded_live_rows", "admitted", "finished", "preempted",
-    "reserved_blocks", "allocated_blocks", "used_tokens", "read_tokens", "groups", "segments", "moved_blocks", "needed_tokens",
+    "start_ns", "end_ns", "steps", "decode_steps", "graph_steps", "delivered_tokens", "prefill_tokens", "gaps",
+    "itl_p50_ns", "itl_p99_ns",
+    "itl_max_ns", "running", "waiting", "decode_rows", "padded_rows", "padded_live_rows", "admitted", "finished",
+    "preempted",
+    "reserved_blocks", "allocated_blocks", "used_tokens", "read_tokens", "groups", "segments", "moved_blocks",
+    "needed_tokens",
     *(f"{part}_busy_ns" for part in PARTS), *(f"{part}_exposed_ns" for part in PARTS), "submit_ns", "move_ns",
 )
 
-#: pool.parquet: the pool at a sample time; beside it int64 [samples, RUN_CLASSES], run lengths counted in powers of two: 1, 2-3, 4-7, …
+#: pool.parquet: the pool at a sample time. Beside it int64 [samples, RUN_CLASSES]: runs by length, 1, 2-3, 4-7 …
 RUN_CLASSES = 16
 POOL_SAMPLES = _record(
     "time_ns", "allocated_blocks", "used_tokens", "reserved_blocks", "runs", "holes", "largest_hole_blocks"
@@ -162,9 +187,12 @@ POOL_SAMPLES = _record(
 
 EVENTS = _record("kind", "time_ns", "row")
 
+# fmt: on
+
 # Histograms: rows of one int64 array [NUM_HISTOGRAMS, BUCKETS]; see meters.py for the buckets.
-H_ITL, H_TTFT, H_E2E, H_QUEUE, H_TPOT_EXCLUSIVE, H_TPOT_INCLUSIVE, H_NORMALIZED, H_WINDOW_P99, H_SPIKE, H_WINDOW = range(10)
-HISTOGRAMS = ("itl", "ttft", "e2e", "queue", "tpot_exclusive", "tpot_inclusive", "normalized", "window_p99", "spike", "window")
+H_ITL, H_TTFT, H_E2E, H_QUEUE, H_TPOT_EXCLUSIVE, H_TPOT_INCLUSIVE, H_NORMALIZED = range(7)
+H_WINDOW_P99, H_SPIKE, H_WINDOW = range(7, 10)
+NUM_HISTOGRAMS = 10
 
 #: Beside each histogram: exact count, sum (float64), least and greatest value.
 TALLY = _record("n", "least", "greatest", floats=("total",))

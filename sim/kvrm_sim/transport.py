@@ -1,7 +1,9 @@
-"""The merge planner: which blocks move to staging in a step, in how many contiguous groups (docs/semantics.md section 6).
+"""The merge planner: which blocks move to staging in a step, in how many contiguous groups (docs/semantics.md section
+6).
 
-``count_transfers`` gives the totals from sums kept row by row; ``plan_groups`` enumerates the same groups from the block table, as the
-commit descriptor carries them and the device executes them. Under ``--check`` the two are compared at each step.
+``count_transfers`` gives the totals from sums kept row by row; ``plan_groups`` enumerates the same groups from the
+block table, as the commit descriptor carries them and the device executes them. Under ``--check`` the two are
+compared at each step.
 """
 
 from __future__ import annotations
@@ -58,8 +60,9 @@ def count_transfers(p: Record, s: Record, step: Record, ladders: Ints, rows: Rec
 def plan_groups(p: Record, s: Record, rows: Records, table: Ints, groups: Ints) -> int:
     """Enumerate the groups of a decode step into int64 ``groups`` [capacity, 3] = (source, destination, blocks).
 
-    The destination counts blocks of the strided staging buffer: stage row times the table's width plus the logical block. Rows in admission
-    order (full) or in order of joining (delta). Returns how many; the caller gives room for every moved block.
+    The destination counts blocks of the strided staging buffer: stage row times the table's width plus the logical
+    block. Rows in admission order (full) or in order of joining (delta). Returns how many; the caller gives room for
+    every moved block.
     """
     count = 0
     if p.staging == FULL:

@@ -10,7 +10,7 @@ import numpy as np
 from kvrm_sim.config import ReplicaConfig
 from kvrm_sim.memory import plan_memory
 from kvrm_sim.meters import BUCKETS
-from kvrm_sim.state import HISTOGRAMS, PARAMS, SCALARS, TALLY
+from kvrm_sim.state import NUM_HISTOGRAMS, PARAMS, SCALARS, TALLY
 from kvrm_sim.summary import summarize
 from kvrm_traces import TraceInfo
 
@@ -43,8 +43,8 @@ def bucket_indices(values_ns: Sequence[int] | np.ndarray) -> np.ndarray:
 
 def tallied(times_ns: Mapping[int, Sequence[int] | np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """TALLY [NUM] and int64 [NUM, BUCKETS] of the times of each histogram."""
-    tallies = np.zeros(len(HISTOGRAMS), TALLY)
-    histograms = np.zeros((len(HISTOGRAMS), BUCKETS), np.int64)
+    tallies = np.zeros(NUM_HISTOGRAMS, TALLY)
+    histograms = np.zeros((NUM_HISTOGRAMS, BUCKETS), np.int64)
     for which, values in times_ns.items():
         array = np.asarray(values, np.int64)
         if len(array):

@@ -1,0 +1,232 @@
+"""The end of a step: tokens and gaps, prompts that are complete, finishes and their frees (docs/semantics.md
+section 4).
+"""
+
+from __future__ import annotations
+
+from kvrm_sim.compiled import kernel
+from kvrm_sim.cost import GRAPH, PIECEWISE
+from kvrm_sim.decoding import READ_STAGED, join_decoding, leave_decoding
+from kvrm_sim.meters import (
+    SPIKE_WINDOW_NS,
+    add_step_to_window,
+    close_spike_window,
+    close_window,
+    sample_pool,
+    tally,
+    tally_gap,
+    weigh_memory,
+)
+from kvrm_sim.pager import blocks_for, release_row
+from kvrm_sim.request import finish_request, known_tokens, log_event
+from kvrm_sim.rowlist import close_row
+from kvrm_sim.state import EV_FINISH, EV_FIRST_TOKEN, H_TTFT, NONE, Ints, Record, Records
+from kvrm_sim.wheel import finish_list
+
+
+@kernel
+def _account(p: Record, s: Record, step: Record, waiting_tenths: Ints) -> None:
+    """Add an ended step to the run's totals."""
+    s.steps += 1
+    if step.prefill_rows == 0:
+        s.decode_steps += 1
+    else:
+        s.mixed_steps += 1
+    if step.launch_kind == GRAPH:
+        s.graph_steps += 1
+        s.padded_rows += step.padded_rows
+        s.padded_live_rows += step.decode_rows
+    elif step.launch_kind == PIECEWISE:
+        s.piecewise_steps += 1
+    else:
+        s.eager_steps += 1
+    s.off_ladder_steps += step.off_ladder
+    s.over_capacity_steps += step.over_capacity
+    s.row_moves += step.row_moves
+    s.prefill_tokens += step.prefill_tokens
+    s.groups += step.groups
+    s.segments += step.segments
+    s.moved_blocks += step.moved_blocks
+    s.needed_tokens += step.needed_tokens
+    s.rounds += step.rounds
+    s.read_tokens += step.read_tokens
+    s.submit_ns += step.submit_ns
+    s.move_ns += step.move_ns
+    weigh_memory(s, step)
+    if step.waiting > 0:
+        tenth = step.start_ns // p.backlog_tenth_ns
+        if tenth < 10:
+            waiting_tenths[tenth] += step.waiting * float(step.duration_ns)
+
+
+@kernel
+def _deliver_decoded(
+    p: Record,
+    s: Record,
+    requests: Records,
+    rows: Records,
+    heads: Ints,
+    windows: Records,
+    tallies: Records,
+    histograms: Ints,
+    events: Records,
+) -> int:
+    """Every decoding row has one token more; the rows that end are listed in `finishing`. How many."""
+    settled = s.num_decode - s.num_newcomers
+    if settled > 0:
+        tally_gap(s, tallies, histograms, windows, s.now_ns - s.last_decode_end_ns, settled)
+    for at in range(s.num_newcomers):
+        q = requests[rows[rows["newcomer"][at]].request]
+        _deliver(p, s, q, windows, tallies, histograms, events)
+    s.num_newcomers = 0
+    s.last_decode_end_ns = s.now_ns
+    s.decode_counter += 1
+    s.sum_computed += s.num_decode
+    s.stage_blocks += s.pending_blocks
+    s.stage_runs += s.pending_runs
+    s.pending_blocks = 0
+    s.pending_runs = 0
+    count = 0
+    row = heads[finish_list(p, s.decode_counter)]
+    while row != NONE:
+        if rows[row].finish_at == s.decode_counter:
+            rows["finishing"][count] = row
+            count += 1
+        row = rows[row].finish_next
+    return count
+
+
+@kernel
+def _deliver(
+    p: Record, s: Record, q: Record, windows: Records, tallies: Records, histograms: Ints, events: Records
+) -> None:
+    """A token whose gap is the request's own: its first, or the first since it joined or came back."""
+    if q.first_token_ns == NONE:
+        q.first_token_ns = s.now_ns
+        tally(tallies, histograms, H_TTFT, s.now_ns - q.arrival_ns, 1)
+        log_event(p, s, events, EV_FIRST_TOKEN, q.row)
+    else:
+        tally_gap(s, tallies, histograms, windows, s.now_ns - q.last_token_ns, 1)
+    q.last_token_ns = s.now_ns
+
+
+@kernel
+def _end_prefills(
+    p: Record,
+    s: Record,
+    requests: Records,
+    rows: Records,
+    heads: Ints,
+    table: Ints,
+    windows: Records,
+    tallies: Records,
+    histograms: Ints,
+    events: Records,
+    finishing: int,
+) -> int:
+    """Apply the step's chunks; a prompt that is complete gives a token and decodes from now on. The finishing rows
+    so far.
+    """
+    s.used_prefill = 0
+    for at in range(s.num_prefill):
+        row = rows["prefill"][at]
+        r = rows[row]
+        q = requests[r.request]
+        r.computed += r.planned
+        if r.computed < known_tokens(q):
+            s.used_prefill += r.computed
+            continue
+        _deliver(p, s, q, windows, tallies, histograms, events)
+        q.delivered += 1
+        if q.delivered == q.output_tokens:
+            rows["finishing"][finishing] = row
+            finishing += 1
+        else:
+            join_decoding(p, s, requests, rows, heads, table, row, r.computed)
+    s.num_prefill = 0
+    return finishing
+
+
+@kernel
+def _finish_rows(
+    p: Record,
+    s: Record,
+    requests: Records,
+    rows: Records,
+    heads: Ints,
+    blocks: Records,
+    tree: Ints,
+    table: Ints,
+    out: Records,
+    tallies: Records,
+    histograms: Ints,
+    events: Records,
+    count: int,
+) -> None:
+    """Release the rows that ended, lowest batch row first."""
+    finishing = rows["finishing"]
+    for at in range(1, count):
+        row = finishing[at]
+        before = at
+        while before > 0 and rows[finishing[before - 1]].slot > rows[row].slot:
+            finishing[before] = finishing[before - 1]
+            before -= 1
+        finishing[before] = row
+    for at in range(count):
+        row = finishing[at]
+        request = rows[row].request
+        q = requests[request]
+        if rows[row].decoding:
+            leave_decoding(p, s, requests, rows, heads, row)
+            q.delivered = q.output_tokens
+        release_row(p, s, rows, blocks, tree, table, row, blocks_for(p, q.reserved_tokens))
+        close_row(s, rows, row)
+        log_event(p, s, events, EV_FINISH, q.row)
+        finish_request(p, s, requests, request, out, tallies, histograms)
+
+
+@kernel
+def apply(
+    p: Record,
+    s: Record,
+    step: Record,
+    requests: Records,
+    rows: Records,
+    heads: Ints,
+    blocks: Records,
+    tree: Ints,
+    table: Ints,
+    out: Records,
+    windows: Records,
+    samples: Records,
+    classes: Ints,
+    tallies: Records,
+    histograms: Ints,
+    waiting_tenths: Ints,
+    events: Records,
+) -> None:
+    """What the end of a step changes: tokens, gaps, finishes, frees."""
+    s.now_ns = step.end_ns
+    _account(p, s, step, waiting_tenths)
+    if s.now_ns // SPIKE_WINDOW_NS != s.spike_window:
+        close_spike_window(s, tallies, histograms)
+        s.spike_window = s.now_ns // SPIKE_WINDOW_NS
+    if p.window_ns == 0 or s.now_ns // p.window_ns != s.window:
+        close_window(s, histograms, windows)
+        s.window = 0 if p.window_ns == 0 else s.now_ns // p.window_ns
+    finishing = 0
+    if step.decode_rows > 0:
+        finishing = _deliver_decoded(p, s, requests, rows, heads, windows, tallies, histograms, events)
+        if step.prefill_rows == 0 and p.read == READ_STAGED:
+            s.num_unstaged = 0
+    if step.prefill_rows > 0:
+        finishing = _end_prefills(p, s, requests, rows, heads, table, windows, tallies, histograms, events, finishing)
+    s.tokens_delivered += step.sampled_rows
+    if p.steady_from_ns <= s.now_ns <= p.steady_until_ns:
+        s.steady_tokens += step.sampled_rows
+    if finishing > 0:
+        _finish_rows(p, s, requests, rows, heads, blocks, tree, table, out, tallies, histograms, events, finishing)
+    add_step_to_window(s, step, windows[s.num_windows], step.sampled_rows, finishing)
+    if s.now_ns >= s.next_pool_sample_ns:
+        sample_pool(p, s, rows, blocks, table, samples, classes)
+        s.next_pool_sample_ns = s.now_ns + p.pool_sample_ns
