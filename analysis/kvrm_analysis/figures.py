@@ -5,14 +5,23 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from matplotlib.figure import Figure
 
-from kvrm_analysis.panels import MEMORY_COLUMNS, draw_memory, draw_moves, draw_time
+from kvrm_analysis.page import Page
+from kvrm_analysis.panels import (
+    BAR_HEIGHT,
+    MEMORY_COLUMNS,
+    MEMORY_ROW,
+    TIME_GAP,
+    TIME_HEIGHTS,
+    draw_memory,
+    draw_moves,
+    draw_time,
+)
 from kvrm_analysis.runs import RunLike
 from kvrm_analysis.scene import caption, scene_of, title
-from kvrm_analysis.style import INK, look, save
+from kvrm_analysis.style import look, save
 
 #: Text width of a page: nothing is scaled when the figure spans it.
 WIDTH_INCHES = 7.4
@@ -33,19 +42,17 @@ def draw_comparison(runs: Sequence[RunLike]) -> Figure:
     """The figure itself, for a notebook."""
     scene = scene_of(runs)
     lines = textwrap.wrap(caption(scene), CAPTION_COLUMNS)
-    heights = [
-        5.0,
-        0.55 + 1.2 * -(-len(runs) // MEMORY_COLUMNS),
-        0.75 + 0.2 * len(runs),
-        0.1 + 0.145 * len(lines),
-    ]
+    rows = -(-len(runs) // MEMORY_COLUMNS)
+    top_of_time = 0.75 + 0.19 * rows
+    top_of_memory = top_of_time + sum(TIME_HEIGHTS) + 2 * TIME_GAP + 0.5
+    top_of_moves = top_of_memory + 0.35 + MEMORY_ROW * rows
+    top_of_caption = top_of_moves + 0.22 + BAR_HEIGHT * len(runs) + 0.55
     with look():
-        figure = Figure(figsize=(WIDTH_INCHES, sum(heights) + 0.3), layout="constrained")
-        figure.suptitle(title(scene), fontsize=9.5, x=0.012, ha="left", color=INK)
-        parts: Any = figure.subfigures(4, 1, height_ratios=heights)
-        time, memory, moves, note = parts
-        draw_time(time, scene)
-        draw_memory(memory, scene)
-        draw_moves(moves, scene)
-        note.text(0.012, 0.96, "\n".join(lines), va="top", ha="left", fontsize=7.5, color=INK)
-    return figure
+        page = Page(WIDTH_INCHES, top_of_caption + 0.14 * len(lines) + 0.08)
+        page.text(0.1, 0.09, title(scene), fontsize=9.5)
+        labelled = draw_time(page, scene, top_of_time)
+        page.legend(labelled, 0.36, min(MEMORY_COLUMNS, len(runs)))
+        draw_memory(page, scene, top_of_memory)
+        draw_moves(page, scene, top_of_moves)
+        page.text(0.1, top_of_caption, "\n".join(lines), fontsize=7.5)
+    return page.figure

@@ -3,51 +3,65 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import SubFigure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
+from kvrm_analysis.page import Page
 from kvrm_analysis.scene import Scene
 from kvrm_analysis.series import Floats, mean_per_bin, typical_itl_s, typical_ttft_s, worst_itl_s, worst_ttft_s
 from kvrm_analysis.style import FAINT, INK, SHADE, colour, dash
 
 GIB = float(1 << 30)
-#: Panels of the memory row beside each other.
+#: Heights in inches; a title takes a fifth of an inch above its axes.
+TIME_HEIGHTS = (0.75, 1.15, 1.15)
+TIME_GAP = 0.36
+MEMORY_ROW = 1.42
 MEMORY_COLUMNS = 6
+BAR_HEIGHT = 0.2
+HEADING = {"fontsize": 9, "fontweight": "bold"}
 
 
-def draw_time(part: SubFigure, scene: Scene) -> None:
-    """Load and queue, then typical and worst latencies, over time; bursts shaded in each."""
-    axes = part.subplots(3, 2, sharex=True, gridspec_kw={"height_ratios": [0.75, 1.2, 1.2]})
-    load, waiting = axes[0]
+def draw_time(page: Page, scene: Scene, top: float) -> Axes:
+    """Load and queue, then typical and worst latencies; bursts shaded. Returns axes that hold every label."""
+    load, waiting, gap, first, gap_worst, first_worst = _time_axes(page, top)
     load.stairs(scene.arrivals / scene.grid.width_s, scene.time(scene.grid.edges_s), fill=True, color=FAINT)
     load.set_title("Load" + (" (bursts shaded)" if scene.bursts else ""))
     load.set_ylabel("requests/s")
     _lines(waiting, scene, [mean_per_bin(run.steps, scene.grid, "waiting") for run in scene.runs])
     waiting.set_title("Requests that wait for admission")
     waiting.set_ylabel("requests")
-    _lines(axes[1, 0], scene, [1e3 * typical_itl_s(run.steps, scene.grid) for run in scene.runs])
-    axes[1, 0].set_title("Gap between tokens: median")
-    _lines(axes[2, 0], scene, [1e3 * worst_itl_s(run.steps, scene.grid) for run in scene.runs])
-    axes[2, 0].set_title("Gap between tokens: p99, worst window")
-    for below in (axes[1, 0], axes[2, 0]):
-        below.set_ylabel("ms, log scale")
-    _draw_ttft(axes[1, 1], axes[2, 1], scene)
-    for one in axes.flat:
-        _shade(one, scene)
-        one.set_xlim(0, float(scene.time(scene.grid.edges_s)[-1]))
-    for top in axes[0]:
-        top.set_ylim(bottom=0)
-        top.yaxis.set_major_locator(MaxNLocator(3))
-    for below in axes[1:].flat:
-        _logarithmic(below)
-    for last in axes[2]:
-        last.set_xlabel(f"time since the first arrival, {scene.unit}")
-    handles, names = waiting.get_legend_handles_labels()
-    part.legend(handles, names, loc="outside upper center", ncols=min(6, len(names)), handlelength=1.8)
+    _lines(gap, scene, [1e3 * typical_itl_s(run.steps, scene.grid) for run in scene.runs])
+    gap.set_title("Gap between tokens: median")
+    _lines(gap_worst, scene, [1e3 * worst_itl_s(run.steps, scene.grid) for run in scene.runs])
+    gap_worst.set_title("Gap between tokens: p99, worst window")
+    _draw_ttft(first, first_worst, scene)
+    for axes in (load, waiting, gap, first, gap_worst, first_worst):
+        _shade(axes, scene)
+        axes.set_xlim(0, float(scene.time(scene.grid.edges_s)[-1]))
+    for axes in (load, waiting):
+        axes.set_ylim(bottom=0)
+        axes.yaxis.set_major_locator(MaxNLocator(3))
+    for axes in (gap, gap_worst, first, first_worst):
+        _logarithmic(axes)
+    for axes in (gap, gap_worst):
+        axes.set_ylabel("ms, log scale")
+    for axes in (gap_worst, first_worst):
+        axes.set_xlabel(f"time since the first arrival, {scene.unit}")
+    return waiting
+
+
+def _time_axes(page: Page, top: float) -> list[Axes]:
+    """Three rows of two, row by row; times are written below the last row only."""
+    made: list[Axes] = []
+    for height in TIME_HEIGHTS:
+        for left in (0.74, 4.4):
+            made.append(page.axes(left, top, 2.85, height, sharex=made[0] if made else None))
+        top += height + TIME_GAP
+    for axes in made[:-2]:
+        axes.tick_params(labelbottom=False)
+    return made
 
 
 def _draw_ttft(typical: Axes, worst: Axes, scene: Scene) -> None:
@@ -100,26 +114,24 @@ def _logarithmic(axes: Axes) -> None:
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def draw_memory(part: SubFigure, scene: Scene) -> None:
+def draw_memory(page: Page, scene: Scene, top: float) -> None:
     """For each run: what was set aside at the start, promised to requests, and filled with tokens."""
-    rows = -(-len(scene.runs) // MEMORY_COLUMNS)
-    grid = part.subplots(rows, min(MEMORY_COLUMNS, len(scene.runs)), sharex=True, sharey=True, squeeze=False)
-    part.suptitle("KV memory: promised to requests (light), filled with tokens (dark)", **_heading())
-    for index, axes in enumerate(grid.flat):
-        if index < len(scene.runs):
-            _draw_one_memory(axes, scene, index)
-        else:
-            axes.set_visible(False)
-    for row in grid:
-        row[0].set_ylabel("GiB")
+    page.text(0.1, top, "KV memory: promised to requests (light), filled with tokens (dark)", **HEADING)
     highest = max(float(summary["kv_footprint_bytes"]) for summary in scene.found) / GIB
-    grid[0, 0].set_ylim(0, highest * 1.12)
-    grid[0, 0].set_xlim(0, float(scene.time(scene.grid.edges_s)[-1]))
-    part.supxlabel(f"time, {scene.unit}", fontsize=8.5)
-
-
-def _heading() -> dict[str, Any]:
-    return {"x": 0.012, "ha": "left", "fontsize": 9, "fontweight": "bold"}
+    count = len(scene.runs)
+    pitch = min(6.93 / min(MEMORY_COLUMNS, count), 3.0)
+    for index in range(count):
+        row, column = divmod(index, MEMORY_COLUMNS)
+        axes = page.axes(0.46 + pitch * column, top + 0.42 + MEMORY_ROW * row, pitch - 0.13, 0.85)
+        _draw_one_memory(axes, scene, index)
+        axes.set_ylim(0, highest * 1.12)
+        axes.set_xlim(0, float(scene.time(scene.grid.edges_s)[-1]))
+        if column:
+            axes.tick_params(labelleft=False)
+        else:
+            axes.set_ylabel("GiB")
+        if index == count - 1:
+            axes.set_xlabel(f"time, {scene.unit}")
 
 
 def _draw_one_memory(axes: Axes, scene: Scene, index: int) -> None:
@@ -148,9 +160,13 @@ def _label(axes: Axes, text: str, at: float, offset_points: float) -> None:
     )
 
 
-def draw_moves(part: SubFigure, scene: Scene) -> None:
+def draw_moves(page: Page, scene: Scene, top: float) -> None:
     """What is copied into staging: groups a decode step, and bytes beside the bytes that hold tokens."""
-    left, right = part.subplots(1, 2, sharey=True)
+    names = 0.25 + 0.068 * max(len(name) for name in scene.names)
+    width, height = (7.25 - names) / 2 - 0.12, BAR_HEIGHT * len(scene.names)
+    left = page.axes(names, top + 0.22, width, height)
+    right = page.axes(names + width + 0.24, top + 0.22, width, height, sharey=left)
+    right.tick_params(labelleft=False)
     at = np.arange(len(scene.found), dtype=np.float64)
     transfers = [summary["transfer"] for summary in scene.found]
     groups = [float(transfer["groups_per_step_mean"] or 0.0) for transfer in transfers]
@@ -161,14 +177,14 @@ def draw_moves(part: SubFigure, scene: Scene) -> None:
         f"{_short(a / unit)} {name}, {_short(b / unit)} of it tokens" if a else "none"
         for a, b in zip(moved, needed, strict=True)
     ]
-    _bars(left, at, groups, [_short(value) if value else "none" for value in groups], 1.25)
-    _bars(right, at, [value / unit for value in moved], inside, 2.2)
+    _bars(left, at, groups, [_short(value) if value else "none" for value in groups], width / (width - 0.5))
+    _bars(right, at, [value / unit for value in moved], inside, width / (width - 1.75))
     right.barh(at, [value / unit for value in needed], 0.22, color="white", alpha=0.75)
     left.set_yticks(at, list(scene.names))
     left.invert_yaxis()
     left.set_title("Copies into staging: transfer groups")
     left.set_xlabel("groups a decode step, mean")
-    right.set_title("Copied over the run (pale: with tokens in it)")
+    right.set_title("Copied in all (pale: tokens)")
     right.set_xlabel(name)
 
 

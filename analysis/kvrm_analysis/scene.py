@@ -70,7 +70,7 @@ def caption(scene: Scene) -> str:
         parts = [f"Each policy: {scene.found[0]['audit']}; {scene.found[0]['itl_s']['n']:,} gaps between tokens."]
     else:
         parts = [f"{name}: {run['audit']}." for name, run in zip(scene.names, scene.found, strict=True)]
-    parts.append(f"Time is in bins of {scene.grid.width_s:g} s.")
+    parts.append(f"Time is in bins of {scene.grid.width_s:g}\N{NO-BREAK SPACE}s.")
     if scene.bursts:
         parts.append("Shaded: bins with at least twice the mean number of arrivals.")
     parts += _not_ranked(scene)
