@@ -53,7 +53,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = kvrm("compare", *SHORT, "--policy", "graph-paged", "--policy", "kv-rm", "--out", folder)
     assert done.returncode == 0, done.stderr
     assert "kv-rm" in done.stdout
-    assert f"figure: {folder / 'comparison.png'}" in done.stderr
+    assert f"figure: {folder / 'comparison.png'}" in done.stdout
     return folder
 
 

@@ -129,15 +129,16 @@ def _replica_options(replica: Replica, reading: Reading, running: Running) -> ap
 
 
 def _report(done: Comparison, output: Output) -> None:
-    """Results on stdout in the form asked for, where they lie on stderr; exit code 1 when a run served nothing."""
+    """Results on stdout in the form asked for, and where they lie; exit code 1 when a run served nothing."""
     if output.json:
         say(done.to_json())
     else:
         say({"text": done.to_text, "md": done.to_markdown, "csv": done.to_csv}[output.table]().rstrip("\n"))
+    where = say if output.table == "text" and not output.json else note
     if done.folder is not None:
-        note(f"results: {done.folder}")
+        where(f"results: {done.folder}")
     if done.figure is not None:
-        note(f"figure: {done.figure}")
+        where(f"figure: {done.figure}")
     failures = nothing_completed(done.results)
     for line in failures:
         complain(line)
