@@ -73,7 +73,8 @@ def test_zones_may_differ_within_a_file_and_no_zone_is_utc(tmp_path: Path) -> No
 
 
 def test_azure_multimodal_says_that_images_are_left_out(tmp_path: Path) -> None:
-    text = "TIMESTAMP,NumImages,ContextTokens,GeneratedTokens\n2024-10-15T12:00:00.269Z,2,5,6\n2024-10-15T12:00:01.269Z,0,7,8\n"
+    lines = ["2024-10-15T12:00:00.269Z,2,5,6", "2024-10-15T12:00:01.269Z,0,7,8"]
+    text = "\n".join(["TIMESTAMP,NumImages,ContextTokens,GeneratedTokens", *lines])
     trace = open_trace(written(tmp_path, text, "lmm.csv.gz"))
     assert [row["prompt_tokens"] for row in rows_of(trace)] == [5, 7]
     assert trace.info.notes[0] == "lmm.csv.gz: format azure (csv, gzip)"
@@ -152,7 +153,7 @@ def test_lengths_without_arrivals_need_a_stated_process(tmp_path: Path) -> None:
     """A03: no arrivals at all are refused until a process is stated; the seed decides the draw."""
     path = written(tmp_path, "num_prefill_tokens,num_decode_tokens,num_total_tokens,pd_ratio\n" + "5,6,11,1\n" * 300)
     with pytest.raises(
-        TraceError, match="has no column of arrivals; map one .* or state a process, e.g. arrivals poisson"
+        TraceError, match=r"has no column of arrivals; map one .* or state a process, e.g. arrivals poisson"
     ):
         open_trace(path)
     trace = open_trace(path, arrivals="poisson:4", seed=1)
@@ -165,7 +166,7 @@ def test_lengths_without_arrivals_need_a_stated_process(tmp_path: Path) -> None:
 def test_vidur_with_arrivals_is_in_seconds_and_refuses_stated_ones(tmp_path: Path) -> None:
     path = written(tmp_path, "arrived_at,num_prefill_tokens,num_decode_tokens\n0.5,5,6\n2.0,7,8\n")
     assert arrivals_s(open_trace(path)) == [0, 1.5]
-    with pytest.raises(TraceError, match="row 1: arrival '0.5': column 'arrived_at' has arrivals"):
+    with pytest.raises(TraceError, match=r"row 1: arrival '0.5': column 'arrived_at' has arrivals"):
         open_trace(path, arrivals="poisson:4")
 
 
@@ -199,8 +200,10 @@ def test_generic_jsonl_reads_every_optional_column(tmp_path: Path) -> None:
         "output_tokens,extra,arrival_ms,prompt_tokens\n2,x,0,1\n4,y,250,3\n",
         'arrival_ms ,"prompt_tokens", output_tokens\n0.0,"1",2.0\n2.5e2,3,4\n',
         "arrival_ms;prompt_tokens;output_tokens\n0;1;2\n250;3;4\n",
-        '{"arrival_ms": 0, "prompt_tokens": 1, "output_tokens": 2}\r\n{"output_tokens": 4, "arrival_ms": 250.0, "prompt_tokens": 3}',
-        '\ufeff{"arrival_ms": "0", "prompt_tokens": 1, "output_tokens": 2}\n\n{"arrival_ms": 250, "prompt_tokens": 3, "output_tokens": "4"}\n',
+        '{"arrival_ms": 0, "prompt_tokens": 1, "output_tokens": 2}\r\n'
+        '{"output_tokens": 4, "arrival_ms": 250.0, "prompt_tokens": 3}',
+        '\ufeff{"arrival_ms": "0", "prompt_tokens": 1, "output_tokens": 2}\n\n'
+        '{"arrival_ms": 250, "prompt_tokens": 3, "output_tokens": "4"}\n',
     ],
 )
 @pytest.mark.parametrize("packing", ["", "gzip", "zstd"])
@@ -237,9 +240,11 @@ def test_parquet_by_others_is_read_by_its_names(tmp_path: Path) -> None:
 def test_a_stated_format_is_held_to_its_columns(tmp_path: Path) -> None:
     path = written(tmp_path, azure("2024-05-10 00:00:00"))
     assert open_trace(path, format="azure").info.format == "azure"
-    with pytest.raises(TraceError, match="is not burstgpt .* it is csv with TIMESTAMP, ContextTokens, GeneratedTokens"):
+    with pytest.raises(
+        TraceError, match=r"is not burstgpt .* it is csv with TIMESTAMP, ContextTokens, GeneratedTokens"
+    ):
         open_trace(path, format="burstgpt")
-    with pytest.raises(TraceError, match="format 'azur': did you mean 'azure'?"):
+    with pytest.raises(TraceError, match=r"format 'azur': did you mean 'azure'?"):
         open_trace(path, format="azur")
     with pytest.raises(TraceError, match="column 'TIMESTAMP' is in datetime, not in ms"):
         open_trace(path, unit="ms")

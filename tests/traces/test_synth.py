@@ -1,4 +1,6 @@
-"""Built-in traces: deterministic, independent of how they are read, and of the burstiness and lengths that they claim."""
+"""Built-in traces: deterministic, independent of how they are read, and of the burstiness and lengths that they
+claim.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -117,5 +118,5 @@ def test_transforms_agree_with_doing_it_to_a_list(
     arrival_ns, prompt = column(part, "arrival_ns", rows), column(part, "prompt_tokens", rows)
     assert list(zip(arrival_ns.tolist(), prompt.tolist(), strict=True)) == expected
     assert (part.info.rows, part.info.span_ns) == (len(expected), expected[-1][0])
-    assert part.info.ties == sum(a == b for (a, _), (b, _) in zip(expected, expected[1:], strict=False))
+    assert part.info.ties == sum(a == b for (a, _), (b, _) in itertools.pairwise(expected))
     assert all(batch.num_rows <= rows for batch in part.batches(rows))

@@ -105,6 +105,8 @@ class Cleaner:
         if self._rules.arrivals is not None:
             sieve.refuse(self._path, ~missing, "arrival", f"column {column!r} has arrivals; leave out the stated ones")
             return ns
+        if self._layout.unit == "datetime" and self._rules.missing_timestamp == "zero":
+            sieve.refuse(self._path, missing, "arrival", "a missing date cannot be read as 0; give it, or drop the row")
         if self._rules.missing_timestamp == "refuse":
             why = f"no arrival in column {column!r}; missing_timestamp zero reads it as 0, or state an arrival process"
             sieve.refuse(self._path, missing, "arrival", why)

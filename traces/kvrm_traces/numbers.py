@@ -23,17 +23,14 @@ LARGEST = 2**31 - 1
 def whole_numbers(values: pa.Array) -> tuple[Ints, Codes]:
     """(numbers, codes) of a column; a number is 0 where its code is not OK. Whole floats ('374.0') count as whole."""
     if pa.types.is_string(values.type):
-        try:
-            numbers, codes = _typed(values.cast(pa.int64()))
-        except pa.ArrowInvalid:
-            numbers, codes = _texts(values)
+        numbers, codes = _plain(values) or _texts(values)
     elif pa.types.is_integer(values.type):
         numbers, codes = _typed(values)
     elif pa.types.is_null(values.type):
         numbers, codes = np.zeros(len(values), np.int64), np.full(len(values), MISSING, np.int8)
     else:
         numbers, codes = _texts(as_text(values))
-    large = (np.abs(numbers) > LARGEST) & (codes == OK)
+    large = ((numbers > LARGEST) | (numbers < -LARGEST)) & (codes == OK)
     codes[large] = TOO_LARGE
     numbers[large] = 0
     return numbers, codes
@@ -46,13 +43,23 @@ def as_text(values: pa.Array) -> pa.Array:
     return pa.array([None if value is None else str(value) for value in values.to_pylist()], pa.string())
 
 
+def _plain(values: pa.Array) -> tuple[Ints, Codes] | None:
+    """Text that is decimal integers throughout; None when some of it is not (Arrow would read 0x10, too)."""
+    if pc.any(pc.match_substring(values, "x")).as_py() or pc.any(pc.match_substring(values, "X")).as_py():
+        return None
+    try:
+        return _typed(values.cast(pa.int64()))
+    except pa.ArrowInvalid:
+        return None
+
+
 def _typed(values: pa.Array) -> tuple[Ints, Codes]:
     codes = np.where(values.is_null().to_numpy(zero_copy_only=False), MISSING, OK).astype(np.int8)
     return np.array(pc.fill_null(values, 0).cast(pa.int64()).to_numpy()), codes
 
 
 def _texts(values: pa.Array) -> tuple[Ints, Codes]:
-    plain = pc.fill_null(pc.match_substring_regex(values, r"^[+-]?[0-9]{1,18}$"), False)
+    plain = pc.fill_null(pc.match_substring_regex(values, r"^-?[0-9]{1,18}$"), False)
     usable = pc.if_else(plain, values, pa.scalar("0")).cast(pa.int64())
     numbers = np.array(usable.to_numpy())
     codes = np.zeros(len(values), np.int8)

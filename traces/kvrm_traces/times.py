@@ -68,6 +68,9 @@ def _floats(values: pa.Array, unit_ns: int) -> tuple[Ints, Codes]:
 
 
 def _number_texts(values: pa.Array, unit_ns: int) -> tuple[Ints, Codes]:
+    if any(pc.any(pc.match_substring(values, letter)).as_py() for letter in "xX"):
+        # Arrow would read 0x10 as 16.
+        return _each_number(values, unit_ns)
     try:
         return _whole(values.cast(pa.int64()), unit_ns)
     except pa.ArrowInvalid:
@@ -76,8 +79,7 @@ def _number_texts(values: pa.Array, unit_ns: int) -> tuple[Ints, Codes]:
         # With as many decimals as the unit has nanoseconds, the unscaled integer of a decimal is the time itself.
         return _decimals(values.cast(pa.decimal128(38, len(str(unit_ns)) - 1)))
     except pa.ArrowInvalid:
-        pairs = [_one_number(text, unit_ns) for text in values.to_pylist()]
-        return np.array([ns for ns, _ in pairs], np.int64), np.array([code for _, code in pairs], np.int8)
+        return _each_number(values, unit_ns)
 
 
 def _decimals(values: pa.Array) -> tuple[Ints, Codes]:
@@ -86,6 +88,11 @@ def _decimals(values: pa.Array) -> tuple[Ints, Codes]:
     low, high = words[:, 0], words[:, 1]
     codes[(high != (low >> 63)) & (codes == OK)] = FAR
     return np.where(codes == OK, low, 0), codes
+
+
+def _each_number(values: pa.Array, unit_ns: int) -> tuple[Ints, Codes]:
+    pairs = [_one_number(text, unit_ns) for text in values.to_pylist()]
+    return np.array([ns for ns, _ in pairs], np.int64), np.array([code for _, code in pairs], np.int8)
 
 
 def _one_number(text: str | None, unit_ns: int) -> tuple[int, int]:
