@@ -262,10 +262,10 @@ def span(
                 return ERROR
         else:
             s.phase = IDLE
-        if flags & STOP_AT_EVENTS and s.num_events > 0:
-            return EVENT
         if flags & STOP_AT_DECISIONS and planned:
             return DECIDED
+        if flags & STOP_AT_EVENTS and s.num_events > 0:
+            return EVENT
 
 
 @kernel

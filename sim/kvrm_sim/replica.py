@@ -16,6 +16,7 @@ from kvrm_sim import state as st
 from kvrm_sim.bittree import new_tree
 from kvrm_sim.check import INVARIANTS
 from kvrm_sim.core import CLOSE, GREW, OPEN, replica_edge, span
+from kvrm_sim.descriptor import CommitDescriptor
 from kvrm_sim.errors import InputError, InvariantError, KvrmError, NoProgressError
 from kvrm_sim.meters import BUCKETS
 from kvrm_sim.parameters import CoreParameters
@@ -62,6 +63,7 @@ class Replica:
         self.waiting_tenths = np.zeros(10, np.float64)
         self.events = np.zeros(16 * slots + 64 if p.log_events else 4, st.EVENTS)
         self.arrivals = np.zeros(0, st.ARRIVALS)
+        self._descriptor = CommitDescriptor.for_parameters(parameters.record) if p.check else None
         self._edge(OPEN)
 
     def _edge(self, edge: int, first: int = 0) -> None:
@@ -116,6 +118,7 @@ class Replica:
 
         Raises InputError for a row that the configuration cannot take, NoProgressError, InvariantError.
         """
+        stops = flags if self._descriptor is None else flags | st.STOP_AT_DECISIONS
         while True:
             reason = int(
                 span(
@@ -140,7 +143,7 @@ class Replica:
                     self.events,
                     until_ns,
                     max_steps,
-                    flags,
+                    stops,
                 )
             )
             if reason == st.FLUSH:
@@ -151,8 +154,21 @@ class Replica:
                 self._grow_arena()
             elif reason == st.ERROR:
                 raise self._error()
+            elif reason == st.DECIDED and self._descriptor is not None:
+                self._check_descriptor(self._descriptor)
+                if flags & st.STOP_AT_DECISIONS:
+                    return reason
+                if flags & st.STOP_AT_EVENTS and self.has_events:
+                    return st.EVENT
             else:
                 return reason
+
+    def _check_descriptor(self, descriptor: CommitDescriptor) -> None:
+        params = self.parameters.record
+        descriptor.fill(params, self.scalars, self.steps, self.rows, self.table)
+        broken = descriptor.broken(params, self.steps[0])
+        if broken is not None:
+            raise InvariantError(f"t = {self.now_ns} ns, step {self.scalars[0].steps}: descriptor: {broken}")
 
     def drain_records(self) -> None:
         """Hand out every record that is complete."""

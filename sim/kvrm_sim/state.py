@@ -2,9 +2,9 @@
 
 One record type a concept; every field is int64 unless said. ``None`` is -1 inside these arrays and nowhere else.
 Ownership: rowlist.py owns the running list and the slots; request.py the arena and ``waiting``; the pager owns block
-tables and runs; the pool owns the free store; decoding.py the sums over decoding rows; meters.py histograms and records.
-Rows are indexed by *stage row* (never moves); the batch row (``slot``) is a field. Field names avoid the attributes that every
-numpy scalar has (``base``, ``size``, …): those would win over a field in interpreted code.
+tables and runs; the pool owns the free store; decoding.py the sums over decoding rows; meters.py histograms and
+records. Rows are indexed by *stage row* (never moves); the batch row (``slot``) is a field. Field names avoid the
+attributes that every numpy scalar has (``base``, ``size``, …): those would win over a field in interpreted code.
 """
 
 from __future__ import annotations

@@ -1,0 +1,165 @@
+"""CommitDescriptor: the fixed-shape record of one step, as the device would get it.
+
+One per step. Every field has the shape of the whole batch, whatever runs: rows are batch rows (slots), and a slot
+that does not decode in the step is reset and points at the null block (id 0). Prefill chunks are described by the
+step's plan, not here: their shapes vary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvrm_sim import state as st
+from kvrm_sim.compiled import outlined
+from kvrm_sim.decoding import READ_STAGED, row_computed
+from kvrm_sim.pager import PAGED, blocks_for
+from kvrm_sim.state import NONE, Ints, Records
+from kvrm_sim.transport import plan_groups
+
+
+@outlined
+def fill_descriptor(
+    params: Records,
+    scalars: Records,
+    steps: Records,
+    rows: Records,
+    table: Ints,
+    tables: Ints,
+    slot_mapping: Ints,
+    lengths: Ints,
+    positions: Ints,
+    active: Ints,
+    stage_rows: Ints,
+    groups: Ints,
+) -> int:
+    """Describe the step in flight; every entry of every field is written. Returns the number of groups."""
+    p = params[0]
+    s = scalars[0]
+    tables[:] = 0
+    slot_mapping[:] = 0
+    lengths[:] = 0
+    positions[:] = 0
+    active[:] = 0
+    stage_rows[:] = 0
+    # A step of prefills alone (`separate`) leaves the decoding rows where they are.
+    row = s.running_head if steps[0].decode_rows > 0 else NONE
+    while row != NONE:
+        r = rows[row]
+        if r.decoding:
+            slot = r.slot
+            computed = row_computed(s, rows, row)
+            if p.reserve == PAGED:
+                for logical in range(blocks_for(p, computed + 1)):
+                    tables[slot, logical] = table[row, logical]
+                block = table[row, computed // p.block_size]
+            else:
+                tables[slot, 0] = r.run_start
+                block = r.run_start + computed // p.block_size
+            slot_mapping[slot] = block * p.block_size + computed % p.block_size
+            lengths[slot] = computed + 1
+            positions[slot] = computed
+            active[slot] = 1
+            stage_rows[slot] = row
+        row = r.next
+    if p.read != READ_STAGED or steps[0].prefill_rows > 0:
+        return 0
+    return plan_groups(p, s, rows, table, groups)
+
+
+@dataclass(slots=True)
+class CommitDescriptor:
+    """Fields of one step's descriptor.
+
+    block_tables: int32 [slots, width], physical ids, 0 beyond a row's length (contiguous: the first id only, width
+    1). slot_mapping: int64 [slots], where the new token's entry goes: id * block size + offset. lengths, positions:
+    int64 [slots], tokens read and the new token's position. active: uint8 [slots]. stage_rows: int64 [slots]. groups:
+    int64 [num_groups, 3] = (source id, destination block of the staging buffer, blocks).
+    """
+
+    block_tables: NDArray[np.int32]
+    slot_mapping: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    active: NDArray[np.uint8]
+    stage_rows: NDArray[np.int64]
+    groups: NDArray[np.int64]
+    num_groups: int = 0
+
+    @classmethod
+    def for_parameters(cls, params: Records) -> CommitDescriptor:
+        """Buffers of the shapes that a replica's parameters fix; reused from step to step."""
+        p = params[0]
+        slots = int(p.slots)
+        return cls(
+            block_tables=np.zeros((slots, int(p.table_width)), np.int32),
+            slot_mapping=np.zeros(slots, np.int64),
+            lengths=np.zeros(slots, np.int64),
+            positions=np.zeros(slots, np.int64),
+            active=np.zeros(slots, np.uint8),
+            stage_rows=np.zeros(slots, np.int64),
+            groups=np.zeros((int(p.pool_blocks) if p.read == READ_STAGED else 1, 3), np.int64),
+        )
+
+    def fill(self, params: Records, scalars: Records, steps: Records, rows: Records, table: NDArray[np.int32]) -> None:
+        """Describe the step that was just decided."""
+        self.num_groups = int(
+            fill_descriptor(
+                params,
+                scalars,
+                steps,
+                rows,
+                table,
+                self.block_tables,
+                self.slot_mapping,
+                self.lengths,
+                self.positions,
+                self.active,
+                self.stage_rows,
+                self.groups,
+            )
+        )
+
+    def broken(self, params: Records, step: st.Record) -> str | None:
+        """What is wrong with this descriptor (DESIGN section 8, 8 and 9), or None."""
+        p = params[0]
+        live = self.active.astype(bool)
+        if int(live.sum()) != int(step.decode_rows):
+            return f"{live.sum()} active rows, {step.decode_rows} decoding"
+        for name in ("block_tables", "slot_mapping", "lengths", "positions", "stage_rows"):
+            if getattr(self, name)[~live].any():
+                return f"{name}: an inactive slot is not reset"
+        if live.any() and int(self.slot_mapping[live].min()) < int(p.block_size):
+            return "slot_mapping: an active row writes into the null block"
+        if len(np.unique(self.slot_mapping[live])) != int(live.sum()):
+            return "slot_mapping: two rows write the same entry"
+        return self._broken_groups(p, step)
+
+    def _broken_groups(self, p: st.Record, step: st.Record) -> str | None:
+        groups = self.groups[: self.num_groups]
+        moved = int(groups[:, 2].sum())
+        if self.num_groups != int(step.groups) or moved != int(step.moved_blocks):
+            return f"groups: {self.num_groups} of {moved} blocks, counted {step.groups} of {step.moved_blocks}"
+        if self.num_groups == 0:
+            return None
+        blocks = np.repeat(groups[:, 1], groups[:, 2]) + _ranks(groups[:, 2])
+        if len(np.unique(blocks)) != len(blocks):
+            return "groups: a staging block is written twice"
+        slot_of = {int(stage): slot for slot, stage in enumerate(self.stage_rows.tolist()) if self.active[slot]}
+        for source, destination, count in groups.tolist():
+            stage, logical = divmod(destination, int(p.table_width))
+            slot = slot_of.get(stage)
+            if slot is None:
+                return f"groups: destination {destination} is the stage row of no active slot"
+            held = self.block_tables[slot, logical : logical + count].tolist()
+            if held != list(range(source, source + count)):
+                return f"groups: ({source}, {destination}, {count}), but the table of slot {slot} holds {held} there"
+        return None
+
+
+def _ranks(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """0 … count - 1 for each count, one after another."""
+    ends = np.cumsum(counts)
+    return np.arange(int(ends[-1])) - np.repeat(ends - counts, counts)
