@@ -31,9 +31,11 @@ class Row:
         return None if found is None else found * self.scale
 
     def text(self, run: dict[str, Any]) -> str:
-        """The number with its digits; integers in groups of three."""
+        """The number with its digits (none above 100,000), in groups of three."""
         value = self.value(run)
-        return ABSENT if value is None else f"{value:,.{self.digits}f}"
+        if value is None:
+            return ABSENT
+        return f"{value:,.{0 if abs(value) >= 1e5 else self.digits}f}"
 
 
 def _latency(metric: str, statistic: str, name: str, unit: str, scale: float, digits: int) -> Row:
