@@ -274,7 +274,9 @@ def schedule(
     events: Records,
 ) -> None:
     """Choose the rows of the next step; step.decode_rows + step.prefill_rows == 0 means there is nothing to run."""
-    may_refill = p.refill == REFILL_CONTINUOUS or s.num_running == 0
+    if s.num_running == 0:
+        s.batch_open = 1
+    may_refill = p.refill == REFILL_CONTINUOUS or s.batch_open
     if p.prefill == PREFILL_SEPARATE:
         if may_refill:
             _admit_whole(p, s, step, requests, rows, blocks, tree, table, tallies, histograms, events)
@@ -287,8 +289,9 @@ def schedule(
             _grow_decoding(p, s, step, requests, rows, heads, blocks, tree, table, events)
         left = p.token_budget - s.num_decode
         left = _continue_prefill(p, s, step, requests, rows, heads, blocks, tree, table, events, left)
-        # Emptiness counts as of here, and a step that preempted admits nothing.
-        if step.preempted == 0 and (p.refill == REFILL_CONTINUOUS or s.num_running == 0):
+        if step.preempted == 0 and may_refill:
             _admit_chunked(p, s, step, requests, rows, heads, blocks, tree, table, tallies, histograms, events, left)
         step.decode_rows = s.num_decode
+    if step.decode_rows > 0:
+        s.batch_open = 0
     step.sampled_rows += step.decode_rows

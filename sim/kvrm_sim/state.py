@@ -99,7 +99,7 @@ SCALARS = _record(
     "truncated",
     "last_finish_ns", "first_arrival_ns", "last_arrival_ns",
     # running, in admission order
-    "running_head", "running_tail", "num_running", "admissions", "num_slots_free", "num_stage_free", "highest_slot",
+    "running_head", "running_tail", "num_running", "admissions", "batch_open", "num_slots_free", "num_stage_free", "highest_slot",
     # pool
     "free_blocks", "blocks_taken", "blocks_freed", "reserved_blocks", "total_runs",
     # decoding rows: every one advances by one token in each step that decodes
