@@ -39,11 +39,15 @@ class TraceReport:
 
     def to_text(self) -> str:
         """A table for a terminal, no wider than 100 columns of numbers."""
-        lines = [*self.info.notes, *self.info.rejected_examples, f"sha256 {self.info.sha256}", ""]
+        rejected = ", ".join(f"{count} {reason}" for reason, count in self.info.rejected.items()) or "none"
         fano = " / ".join(_number(value, 3) for value in self.fano.values())
         windows = " / ".join(str(window_s) for window_s in self.fano)
-        lines += [
+        lines = [
+            f"trace           {self.info.name} ({self.info.format}, arrivals in {self.info.unit})",
+            f"sha256          {self.info.sha256}",
             f"requests        {self.info.rows}",
+            f"rejected rows   {rejected}",
+            f"ties            {self.info.ties}",
             f"span            {self.info.span_s:.1f} s",
             f"rate            {_number(self.rate_per_s, 3)} requests/s",
             f"CV of gaps      {_number(self.gap_cv)}",

@@ -21,6 +21,9 @@ from kvrm_traces.source import SourceFile
 from kvrm_traces.spool import spooled
 from kvrm_traces.trace import Trace
 
+#: Rejected rows that the echo quotes; TraceInfo has more.
+_SHOWN = 3
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stated:
@@ -146,6 +149,7 @@ def _notes(
         yield f"{cleaner.hashes_tolerated} rows have ids for another number of blocks than their prompt: tolerated"
     if rejects.total:
         yield rejects.words()
+        yield from rejects.examples[:_SHOWN]
 
 
 def _steps(clock: Clock) -> str:

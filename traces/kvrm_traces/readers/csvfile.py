@@ -15,7 +15,7 @@ from kvrm_traces.errors import TraceError
 from kvrm_traces.readers.piece import Piece
 from kvrm_traces.source import SourceFile
 
-_BLOCK_BYTES = 1 << 22
+_BLOCK_BYTES = 1 << 20
 
 
 def read_csv(source: SourceFile, fields: Mapping[str, str], delimiter: str) -> Iterator[Piece]:
