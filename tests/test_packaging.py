@@ -19,8 +19,6 @@ PACKAGES = {
     "kvrm_analysis": "analysis",
 }
 
-pytestmark = pytest.mark.long
-
 
 def run(*command: str | Path, cwd: Path) -> str:
     done = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True, check=False)
@@ -79,5 +77,6 @@ def test_the_wheel_runs_outside_the_checkout(wheel: Path, tmp_path: Path) -> Non
     output = run(python, "-c", script, cwd=tmp_path)
     assert str(purelib) in output
     assert str(REPO) not in output.splitlines()[0]
-    listed = run(python, "-m", "kvrm", "list", "policies", "--json", cwd=tmp_path)
-    assert "kv-rm-delta" in listed
+    assert "kv-rm-delta" in run(python, "-m", "kvrm", "list", "policies", "--json", cwd=tmp_path)
+    arguments = ("replay", "azure-conv-like", "--rows", "20", "--policy", "kv-rm", "--json")
+    assert '"policy": "kv-rm"' in run(python, "-m", "kvrm", *arguments, cwd=tmp_path)

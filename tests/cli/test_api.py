@@ -16,6 +16,7 @@ def test_public_names() -> None:
     assert sorted(kvrm.__all__) == [
         "Comparison",
         "Replay",
+        "ReplicaOptions",
         "catalogue",
         "compare",
         "convert_trace",
