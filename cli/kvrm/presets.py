@@ -13,15 +13,16 @@ if TYPE_CHECKING:
 DEFAULT_MODEL = "llama-3-8b"
 DEFAULT_HARDWARE = "a100-80gb-sxm"
 
+#: Keys that only say how prompts are computed: a policy with one of them and no prefill is refused as meaningless.
+ABOUT_PREFILL = ("launch.mixed", "launch.token_sizes", "schedule.token_budget")
+
 
 def replica_config(policy: str | Path | Policy, options: ReplicaOptions) -> ReplicaConfig:
     """The configuration of one replica. Raises ConfigError, with the nearest known name for an unknown one."""
     from kvrm_sim.config import ReplicaConfig, load_hardware, load_model, load_policy
 
     rest: dict[str, Any] = dict(options)
-    overrides = dict(rest.pop("overrides", {}))
-    if "prefill" in rest:
-        overrides["schedule.prefill"] = rest.pop("prefill")
+    overrides = {**_prefill_overrides(rest.pop("prefill", None)), **rest.pop("overrides", {})}
     model = rest.pop("model", DEFAULT_MODEL)
     hardware = rest.pop("hardware", DEFAULT_HARDWARE)
     chosen = load_policy(policy) if isinstance(policy, (str, Path)) else policy
@@ -31,6 +32,14 @@ def replica_config(policy: str | Path | Policy, options: ReplicaOptions) -> Repl
         hardware=load_hardware(hardware) if isinstance(hardware, (str, Path)) else hardware,
         **rest,
     )
+
+
+def _prefill_overrides(prefill: str | None) -> dict[str, Any]:
+    """What ``prefill`` changes in every policy. None in the result removes a key, so that its default holds."""
+    if prefill is None:
+        return {}
+    without = dict.fromkeys(ABOUT_PREFILL) if prefill == "none" else {}
+    return {"schedule.prefill": prefill, **without}
 
 
 def described(kind: Literal["policies", "models", "hardware", "traces"]) -> dict[str, str]:

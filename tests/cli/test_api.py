@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import get_args
 
 import pandas as pd
 import pytest
 
 import kvrm
+from kvrm_sim.policy import PrefillMode
 from kvrm_traces.errors import InputError
 
 
@@ -70,3 +72,9 @@ def test_a_plan_needs_no_run() -> None:
     plan = kvrm.plan("kv-rm", model="tiny-llama", overrides={"schedule.slots": 4})
     assert plan.slots == 4
     assert plan.pool_blocks > 0
+
+
+@pytest.mark.parametrize("prefill", get_args(PrefillMode))
+def test_every_policy_takes_every_way_to_prefill(prefill: PrefillMode) -> None:
+    for policy in kvrm.catalogue("policies"):
+        assert kvrm.plan(policy, prefill=prefill).pool_blocks > 0
