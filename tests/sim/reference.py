@@ -1,0 +1,209 @@
+"""The reference simulator: one replica, step by step and token by token, as docs/semantics.md says it.
+
+It is the oracle of the compiled decision core and shares nothing with it: plain objects and lists, loops that search,
+nothing incremental. What a step costs is a function that is passed in. Its parts follow the page: arrivals (section 1)
+in reference_arrivals.py, the decision (3) in reference_scheduler.py, blocks (5) in reference_pool.py, the plan (6) in
+reference_plan.py; the clock and the end of a step (2, 4) are here. Every state is checked (reference_checks.py).
+Left out: what a step costs, windows and summaries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from tests.sim.reference_arrivals import request_of
+from tests.sim.reference_checks import (
+    check_decision,
+    check_drained,
+    check_finish,
+    check_progress,
+    check_staging,
+    check_state,
+)
+from tests.sim.reference_plan import GRAPH, Planned, plan_integers, transfer_groups
+from tests.sim.reference_records import (
+    Arrival,
+    Event,
+    ReferenceConfig,
+    ReferenceInputError,
+    ReferenceResult,
+    Request,
+    RequestRow,
+    Step,
+    StepNs,
+    Table,
+)
+from tests.sim.reference_scheduler import Scheduler, slot_of
+
+__all__ = ["Arrival", "ReferenceConfig", "ReferenceInputError", "ReferenceResult", "Step", "StepNs", "simulate"]
+
+
+def simulate(
+    config: ReferenceConfig,
+    arrivals: Sequence[Arrival],
+    step_ns: StepNs,
+    *,
+    until_ns: int | None = None,
+    tables: bool = False,
+) -> ReferenceResult:
+    """Replay ``arrivals`` (in file order, times not descending) and report everything.
+
+    With ``until_ns`` whatever happens at or before it happens, decisions only before it; requests that had arrived and
+    not ended are reported as unfinished, those that had not arrived are not reported. ``tables`` keeps the block
+    tables of each step. Raises ReferenceInputError for a request that the configuration refuses, AssertionError when
+    an invariant is broken.
+    """
+    replica = Replica(config, arrivals, step_ns, tables=tables)
+    replica.run(until_ns)
+    return replica.result()
+
+
+class Replica:
+    """One replica: its clock, the step in flight, and everything that happened."""
+
+    def __init__(self, config: ReferenceConfig, arrivals: Sequence[Arrival], step_ns: StepNs, *, tables: bool) -> None:
+        assert all(one.arrival_ns <= next_.arrival_ns for one, next_ in pairwise(arrivals)), "arrivals are not sorted"
+        self.config = config
+        self.step_ns = step_ns
+        self.keep_tables = tables
+        self.to_come = list(arrivals)
+        self.requests: list[Request] = []  # all that arrived
+        self.events: list[Event] = []
+        self.scheduler = Scheduler(config, self.events)
+        self.now_ns = 0
+        self.in_flight: Planned = []
+        self.steps: list[Step] = []
+        self.itl_ns: list[int] = []
+
+    def run(self, until_ns: int | None) -> None:
+        """Advance to ``until_ns``, or until nothing is left to do.
+
+        At one instant: the end of a step with its frees and finishes, then arrivals, then the decision.
+        """
+        while self.in_flight or self.to_come:
+            time_ns = self.steps[-1].end_ns if self.in_flight else self.to_come[0].arrival_ns
+            if until_ns is not None and time_ns > until_ns:
+                self._arrive(before_ns=until_ns + 1)
+                return
+            self._arrive(before_ns=time_ns)
+            self.now_ns = time_ns
+            if self.in_flight:
+                self._end_step()
+            self._arrive(before_ns=time_ns + 1)
+            if time_ns == until_ns:
+                return
+            self._start_step()
+        check_drained(self)
+
+    def _arrive(self, before_ns: int) -> None:
+        """Arrivals join the tail of waiting in file order, or are rejected."""
+        while self.to_come and self.to_come[0].arrival_ns < before_ns:
+            request = request_of(self.config, self.to_come.pop(0), self.scheduler.pool)
+            self.requests.append(request)
+            self.events.append(Event(request.arrival_ns, "arrive", request.row))
+            if request.outcome is None:
+                self.scheduler.waiting.append(request)
+            else:
+                self.events.append(Event(request.arrival_ns, "reject", request.row))
+
+    def _start_step(self) -> None:
+        scheduler, running = self.scheduler, self.scheduler.running
+        planned = scheduler.decide(self.now_ns)
+        check_state(self)
+        check_decision(self, planned)
+        if not planned:
+            return  # idle until the next arrival
+        plan, launch = plan_integers(self.config, planned, taken=scheduler.blocks_taken, freed=scheduler.blocks_freed)
+        scheduler.blocks_freed = 0
+        row_moves = scheduler.move_rows(launch.batch) if launch.kind == GRAPH else 0
+        self._stage(planned, is_decode=plan["prefill_rows"] == 0)
+        duration_ns = self.step_ns(plan)
+        assert duration_ns >= 0, f"a step of {duration_ns} ns"
+        self.in_flight = planned
+        self.steps.append(
+            Step(
+                start_ns=self.now_ns,
+                end_ns=self.now_ns + duration_ns,
+                planned=tuple((r.row, n) for r, n in planned),
+                plan=plan,
+                off_ladder=launch.off_ladder,
+                row_moves=row_moves,
+                reserved_blocks=scheduler.reserved_blocks(),
+                allocated_blocks=sum(len(r.blocks) for r in running),
+                used_tokens=sum(r.computed for r in running),
+                tables=self._tables() if self.keep_tables else None,
+            )
+        )
+
+    def _stage(self, planned: Planned, *, is_decode: bool) -> None:
+        """What the staging rows hold after this step, once what it moves is found to be what they lacked."""
+        if self.config.read_what != "staged":
+            return
+        check_staging(self.config, planned, transfer_groups(self.config, planned, is_decode=is_decode))
+        for r, _ in planned:
+            if is_decode and r.staged_blocks is None:
+                r.staged_blocks = set(range(self.config.blocks(r.computed)))
+            if r.staged_blocks is not None:
+                r.staged_blocks.add(r.computed // self.config.block_size_tokens)  # the new token goes to both
+
+    def _end_step(self) -> None:
+        planned, self.in_flight = self.in_flight, []
+        for r, n in planned:
+            r.computed += n
+            if r.computed == r.known:
+                self._deliver(r)
+        for r in sorted((r for r, _ in planned if r.delivered == r.output), key=slot_of):
+            self._finish(r)
+        check_state(self)
+        check_progress(self)
+
+    def _deliver(self, r: Request) -> None:
+        r.delivered += 1
+        r.decoding = True
+        if r.last_token_ns is None:
+            r.first_token_ns = self.now_ns
+            self.events.append(Event(self.now_ns, "first_token", r.row))
+        else:
+            self.itl_ns.append(self.now_ns - r.last_token_ns)
+        r.last_token_ns = self.now_ns
+
+    def _finish(self, r: Request) -> None:
+        check_finish(r)
+        self.scheduler.remove(r)
+        r.finish_ns = self.now_ns
+        r.outcome = "truncated" if r.cut_by else "completed"
+        r.reason = r.cut_by or "trace_end"
+        self.events.append(Event(self.now_ns, "finish", r.row))
+
+    def _tables(self) -> dict[int, Table]:
+        tables: dict[int, Table] = {}
+        for r in self.scheduler.running:
+            assert r.stage_row is not None
+            tables[slot_of(r)] = Table(r.row, r.stage_row, tuple(r.blocks))
+        return tables
+
+    def result(self) -> ReferenceResult:
+        """Everything that happened; requests without an outcome are unfinished."""
+        rows = [
+            RequestRow(
+                row=r.row,
+                outcome=r.outcome or "unfinished",
+                reason=r.reason or "stopped",
+                arrival_ns=r.arrival_ns,
+                admitted_ns=r.admitted_ns,
+                first_token_ns=r.first_token_ns,
+                finish_ns=r.finish_ns,
+                delivered=r.delivered,
+                preemptions=r.preemptions,
+                recomputed_tokens=r.recomputed_tokens,
+            )
+            for r in self.requests
+        ]
+        return ReferenceResult(
+            requests=rows,
+            steps=self.steps,
+            itl_ns=self.itl_ns,
+            events=self.events,
+            free_blocks=self.scheduler.pool.free(),
+        )

@@ -1,0 +1,128 @@
+"""Invariants of DESIGN section 8 that the reference asserts of itself, after every decision and every step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.sim.reference_plan import Group, Planned
+from tests.sim.reference_pool import RunStore
+from tests.sim.reference_records import ReferenceConfig, Request
+
+if TYPE_CHECKING:
+    from tests.sim.reference import Replica
+
+
+def check_state(replica: Replica) -> None:
+    """Blocks, rows and requests are each in one place."""
+    _check_blocks(replica)
+    config, running, waiting = replica.config, replica.scheduler.running, replica.scheduler.waiting
+    slots = [r.slot for r in running]
+    stage_rows = [r.stage_row for r in running]
+    assert len(set(slots)) == len(slots) <= config.slots, f"slots {slots}"
+    assert all(slot is not None and 0 <= slot < config.slots for slot in slots), f"slots {slots}"
+    assert len(set(stage_rows)) == len(stage_rows), f"stage rows {stage_rows}"
+    assert all(row is not None and 0 <= row < config.slots for row in stage_rows), f"stage rows {stage_rows}"
+    alive = [r.row for r in waiting] + [r.row for r in running]
+    ended = [r.row for r in replica.requests if r.outcome is not None]
+    arrived = [r.row for r in replica.requests]
+    assert sorted(alive + ended) == sorted(arrived), f"{arrived} arrived, {alive} are alive, {ended} ended"
+    for r in waiting:
+        assert r.blocks == [], f"row {r.row} waits and holds blocks"
+        assert (r.computed, r.slot, r.stage_row) == (0, None, None), f"row {r.row} waits and holds something"
+    for r in running:
+        assert r.computed < r.known <= r.prompt + r.output, f"row {r.row}: {r.computed} of {r.known} computed"
+        assert not r.decoding or r.known - r.computed == 1, f"row {r.row} decodes, {r.known - r.computed} to compute"
+
+
+def _check_blocks(replica: Replica) -> None:
+    """free + used = total, each block has one owner, and each owner holds what its entries need."""
+    config, pool = replica.config, replica.scheduler.pool
+    pool.check()
+    owned = [block for r in replica.scheduler.running for block in r.blocks]
+    everything = sorted(owned + pool.free_ids())
+    assert everything == list(range(1, config.pool_blocks + 1)), f"blocks lost or owned twice: {everything}"
+    assert pool.free() + len(owned) == config.pool_blocks
+    for r in replica.scheduler.running:
+        assert len(r.blocks) >= config.blocks(r.computed), f"row {r.row} has {r.computed} entries in {r.blocks}"
+        if r.reservation_tokens is not None:
+            assert isinstance(pool, RunStore)
+            run = list(range(r.blocks[0], r.blocks[0] + pool.run_blocks(config.blocks(r.reservation_tokens))))
+            assert r.blocks == run, f"row {r.row} holds {r.blocks}, not one run of its reservation"
+
+
+def check_decision(replica: Replica, planned: Planned) -> None:
+    """Planned rows run, once each, within the budget, in blocks that they hold; who runs is served, else nobody is."""
+    config, running = replica.config, replica.scheduler.running
+    if not planned:
+        left_over = [r.row for r in running + replica.scheduler.waiting]
+        assert left_over == [], f"nothing is planned at {replica.now_ns} ns for rows {left_over}"
+    rows = [r for r, _ in planned]
+    tokens = sum(n for _, n in planned)
+    assert len({r.row for r in rows}) == len(rows), "a row is planned twice"
+    assert all(r in running for r in rows), "a row is planned that does not run"
+    for r, n in planned:
+        assert 1 <= n <= r.known - r.computed, f"row {r.row}: {n} tokens planned"
+        assert config.blocks(r.computed + n) <= len(r.blocks), f"row {r.row} has no block for its entries"
+    if config.prefill == "chunked":
+        assert tokens <= config.token_budget, f"{tokens} tokens planned"
+    if config.prefill != "separate":
+        assert rows == running, "a running row is left out"
+    elif any(r.decoding for r in rows):
+        assert rows == running, "a separate step mixes, or leaves a row out"
+
+
+def check_staging(config: ReferenceConfig, planned: Planned, groups: list[Group]) -> None:
+    """Full: each (row, logical block) of the histories is moved once. Delta: exactly those not valid before.
+
+    Either way a group is one run of physical blocks in logical order. A mixed step moves nothing.
+    """
+    moved = [(g.request.row, g.logical + i, g.source + i) for g in groups for i in range(g.blocks)]
+    if any(not r.decoding for r, _ in planned):
+        assert moved == [], "a mixed step reads the block table and moves nothing"
+        return
+    wanted = []
+    for r, _ in planned:
+        valid = set() if config.staging == "full" or r.staged_blocks is None else r.staged_blocks
+        history = config.blocks(r.computed)
+        wanted += [(r.row, logical, r.blocks[logical]) for logical in range(history) if logical not in valid]
+    assert moved == wanted, f"moved {moved}, not valid were {wanted}"
+
+
+def check_finish(r: Request) -> None:
+    """A request that ends wrote P + O' - 1 entries, and its times are in order."""
+    assert r.computed == r.prompt + r.output - 1, f"row {r.row} wrote {r.computed} entries"
+    assert r.admitted_ns is not None
+    assert r.first_token_ns is not None
+    assert r.last_token_ns is not None
+    assert r.arrival_ns <= r.admitted_ns <= r.first_token_ns <= r.last_token_ns, f"row {r.row}: times"
+
+
+def check_progress(replica: Replica) -> None:
+    """The first running row advances in each step that is not a prefill step, so a token is due within the limit."""
+    steps_without_token = 0
+    for step in reversed(replica.steps):
+        if step.plan["sampled_rows"] > 0:
+            break
+        steps_without_token += 1
+    assert steps_without_token <= replica.config.limit_tokens, (
+        f"no token for {steps_without_token} steps; running {[r.row for r in replica.scheduler.running]}, "
+        f"waiting {[r.row for r in replica.scheduler.waiting]}"
+    )
+    assert all(gap >= 0 for gap in replica.itl_ns[-replica.config.slots :]), "a gap is negative"
+
+
+def check_drained(replica: Replica) -> None:
+    """Nothing is left: every block is free, every request ended, every token that was to be delivered was."""
+    scheduler = replica.scheduler
+    left_over = [r.row for r in scheduler.waiting + scheduler.running]
+    assert left_over == [], f"rows {left_over} are left over"
+    assert sorted(scheduler.pool.free_ids()) == list(range(1, replica.config.pool_blocks + 1)), "blocks leaked"
+    for r in replica.requests:
+        assert r.outcome is not None, f"row {r.row} has no outcome"
+        assert r.outcome == "rejected" or r.delivered == r.output, f"row {r.row} delivered {r.delivered}"
+    tokens = sum(r.delivered for r in replica.requests)
+    assert tokens == sum(step.plan["sampled_rows"] for step in replica.steps), "tokens delivered that nobody sampled"
+    assert len(replica.itl_ns) == sum(max(0, r.delivered - 1) for r in replica.requests), "a gap is missing"
+    taken = sum(step.plan["blocks_taken"] for step in replica.steps)
+    freed = sum(step.plan["blocks_freed"] for step in replica.steps) + scheduler.blocks_freed
+    assert taken == freed, f"{taken} blocks taken, {freed} released"

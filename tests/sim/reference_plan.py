@@ -1,0 +1,145 @@
+"""The reference's step plan: the integers that cost reads, literal from docs/semantics.md section 6.
+
+Row moves and the block tables are the simulator's (reference.py); nothing here changes any state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tests.sim.reference_records import ReferenceConfig, Request
+
+EAGER, GRAPH, PIECEWISE = 0, 1, 2
+
+Planned = list[tuple[Request, int]]
+
+
+@dataclass(frozen=True)
+class Group:
+    """A transfer group: ``blocks`` blocks from ``source`` on, to ``stage_row`` from logical block ``logical`` on."""
+
+    request: Request
+    source: int
+    logical: int
+    blocks: int
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How a step reaches the device: ``batch`` and ``context`` of the graph, or ``tokens`` of the piecewise one."""
+
+    kind: int
+    off_ladder: bool
+    batch: int = 0
+    context: int = 0
+    tokens: int = 0
+
+
+def smallest_at_least(ladder: tuple[int, ...], value: int) -> int | None:
+    """The smallest entry >= value, or None beyond the ladder."""
+    return min((entry for entry in ladder if entry >= value), default=None)
+
+
+def transfer_groups(config: ReferenceConfig, planned: Planned, *, is_decode: bool) -> list[Group]:
+    """Every group that this step moves into staging; none unless reads are staged and the step is a decode step."""
+    groups: list[Group] = []
+    if config.read_what != "staged" or not is_decode:
+        return groups
+    for request, _ in planned:
+        if config.staging == "delta" and request.staged_blocks is not None:
+            continue
+        history = request.blocks[: config.blocks(request.computed)]
+        for logical, block in enumerate(history):
+            last = groups[-1] if groups and groups[-1].request is request else None
+            if config.merge == "adjacent" and last is not None and last.source + last.blocks == block:
+                groups[-1] = Group(request, last.source, last.logical, last.blocks + 1)
+            else:
+                groups.append(Group(request, block, logical, 1))
+    return groups
+
+
+def transport_integers(config: ReferenceConfig, groups: list[Group]) -> dict[str, int]:
+    """Section 6, Transport."""
+    moved = sum(group.blocks for group in groups)
+    requests: list[Request] = []
+    for group in groups:
+        if group.request not in requests:
+            requests.append(group.request)
+    rounds = 0
+    if groups:
+        rounds = 1
+        if config.scope == "model":
+            rounds = -(-len(groups) // max(config.group_capacities))
+    if config.layout == "layer_major":
+        segments = config.layers * len(groups)
+    elif config.scope == "layer":
+        segments = config.layers * moved
+    else:
+        segments = len(groups)
+    return {
+        "groups": len(groups),
+        "moved_blocks": moved,
+        "needed_tokens": sum(request.computed for request in requests),
+        "segments": segments,
+        "rounds": rounds,
+    }
+
+
+def choose_launch(config: ReferenceConfig, planned: Planned, groups: list[Group], *, is_decode: bool) -> Launch:
+    """Section 6, Launch."""
+    if config.launch == "eager":
+        return Launch(EAGER, off_ladder=False)
+    if is_decode:
+        batch = smallest_at_least(config.batch_sizes, len(planned))
+        longest = max(request.computed + 1 for request, _ in planned)
+        context = smallest_at_least(config.context_buckets_tokens, longest)
+        at_layer_scope = config.read_what == "staged" and config.scope == "layer"
+        fits = not at_layer_scope or len(groups) <= max(config.group_capacities)
+        if batch is None or context is None or not fits:
+            return Launch(EAGER, off_ladder=True)
+        return Launch(GRAPH, off_ladder=False, batch=batch, context=context)
+    if config.mixed == "eager":
+        return Launch(EAGER, off_ladder=False)
+    tokens = smallest_at_least(config.token_sizes, sum(n for _, n in planned))
+    if tokens is None:
+        return Launch(EAGER, off_ladder=True)
+    return Launch(PIECEWISE, off_ladder=False, tokens=tokens)
+
+
+def read_tokens(config: ReferenceConfig, decoding: list[Request], launch: Launch) -> int:
+    """Section 6, Read: KV entries that decode attention reads."""
+    if config.read_extent == "bucket":
+        if launch.kind == GRAPH:
+            return launch.batch * launch.context
+        if config.read_what == "reserved":
+            return sum(request.reservation_tokens or 0 for request in decoding)
+    return sum(request.computed + 1 for request in decoding)
+
+
+def plan_integers(
+    config: ReferenceConfig, planned: Planned, *, taken: int, freed: int
+) -> tuple[dict[str, int], Launch]:
+    """All integers of section 6 for the planned rows, before any of it is applied."""
+    decoding = [request for request, _ in planned if request.decoding]
+    prefilling = [(request, n) for request, n in planned if not request.decoding]
+    is_decode = not prefilling
+    groups = transfer_groups(config, planned, is_decode=is_decode)
+    launch = choose_launch(config, planned, groups, is_decode=is_decode)
+    rows, tokens = len(planned), sum(n for _, n in planned)
+    plan = {
+        "decode_rows": len(decoding),
+        "prefill_rows": len(prefilling),
+        "prefill_tokens": sum(n for _, n in prefilling),
+        "prefill_read_tokens": sum(request.computed + n for request, n in prefilling),
+        "prefill_pairs": sum(n * request.computed + n * (n + 1) // 2 for request, n in prefilling),
+        "sampled_rows": sum(1 for request, n in planned if request.computed + n == request.known),
+        "launch_kind": launch.kind,
+        "padded_rows": launch.batch if launch.kind == GRAPH else rows,
+        "dense_tokens": {EAGER: tokens, GRAPH: launch.batch, PIECEWISE: launch.tokens}[launch.kind],
+        "context_bucket": launch.context,
+        "read_tokens": read_tokens(config, decoding, launch),
+        **transport_integers(config, groups),
+        "blocks_taken": taken,
+        "blocks_freed": freed,
+    }
+    return plan, launch

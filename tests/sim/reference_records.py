@@ -1,0 +1,184 @@
+"""What the reference is given and what it hands back: configuration, arrivals, requests, steps, result.
+
+Words are those of the policy's TOML; integers are in the unit of their name (docs/semantics.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+#: Duration of a step from the integers of docs/semantics.md section 6, by their names there.
+StepNs = Callable[[dict[str, int]], int]
+
+
+class ReferenceInputError(Exception):
+    """A request that the configuration refuses with a named error; the message gives its row."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReferenceConfig:
+    """One replica's policy, sizes and ladders. Only valid combinations (docs/policies.md); ladders ascend."""
+
+    # reserve
+    reserve: str  # max_len pow2 declared oracle bucket paged
+    buckets_tokens: tuple[int, ...] = ()  # bucket only; ends at the limit
+    declared_default_tokens: int | None = None
+    limit_tokens: int
+    over_limit: str = "reject"  # reject truncate error
+    # pager
+    pool_blocks: int
+    block_size_tokens: int
+    placement: str  # lifo lowest contiguous buddy
+    # schedule
+    slots: int
+    prefill: str  # none chunked separate
+    token_budget: int = 2048
+    admission: str = "full_prompt"  # full_prompt first_chunk
+    watermark_blocks: int = 0
+    refill: str = "continuous"  # continuous batch
+    # launch
+    launch: str = "eager"  # eager graph
+    batch_sizes: tuple[int, ...] = ()
+    context_buckets_tokens: tuple[int, ...] = ()
+    mixed: str = "eager"  # eager piecewise
+    token_sizes: tuple[int, ...] = ()
+    # read and transport
+    read_what: str  # reserved live table staged
+    read_extent: str  # live bucket
+    layout: str = "layer_major"  # layer_major block_major
+    merge: str = "adjacent"  # none adjacent
+    staging: str = "full"  # full delta
+    scope: str = "layer"  # layer model
+    group_capacities: tuple[int, ...] = (16384,)
+    layers: int = 1
+
+    def __post_init__(self) -> None:
+        paged = self.reserve == "paged"
+        assert paged == (self.read_what in ("table", "staged")), "table and staged reads go with paged, and only they"
+        assert paged or self.placement in ("contiguous", "buddy"), "a reservation is one run"
+        assert self.read_what != "reserved" or self.read_extent == "bucket", "reserved reads cover the extent"
+        assert self.prefill != "chunked" or self.token_budget >= self.slots, "a decoding row gets its token"
+        assert self.admission != "first_chunk" or (self.prefill == "chunked" and paged), "no chunk to admit by"
+        assert self.reserve != "bucket" or self.buckets_tokens[-1] == self.limit_tokens, "the ladder ends at the limit"
+        assert self.staging != "delta" or self.scope == "model", "nothing stays valid at layer scope"
+        assert self.batch_sizes == () or self.batch_sizes[-1] <= self.slots, "captured batches are cut at the slots"
+        for ladder in (self.buckets_tokens, self.batch_sizes, self.context_buckets_tokens, self.token_sizes):
+            assert list(ladder) == sorted(set(ladder)), f"ladder {ladder} does not ascend"
+
+    @property
+    def paged(self) -> bool:
+        """Blocks are taken as they are written."""
+        return self.reserve == "paged"
+
+    def blocks(self, tokens: int) -> int:
+        """Blocks that hold so many entries."""
+        return -(-tokens // self.block_size_tokens)
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """One row of a trace."""
+
+    row: int
+    arrival_ns: int
+    prompt_tokens: int
+    output_tokens: int
+    declared_max_tokens: int | None = None
+
+
+@dataclass(eq=False)
+class Request:
+    """A request from its arrival on. It is never copied, so identity is equality."""
+
+    row: int
+    arrival_ns: int
+    prompt: int
+    output: int  # O', what will be delivered
+    reservation_tokens: int | None  # None: paged
+    cut_by: str | None = None  # why O' < O: context_limit, declared_limit
+
+    delivered: int = 0
+    computed: int = 0
+    #: Its prompt (after a preemption: prompt and delivered tokens) is computed.
+    decoding: bool = False
+    blocks: list[int] = field(default_factory=list)
+    slot: int | None = None
+    stage_row: int | None = None
+    #: Logical blocks whose entries are valid in its staging row; None: not staged since its admission.
+    staged_blocks: set[int] | None = None
+
+    outcome: str | None = None
+    reason: str | None = None
+    admitted_ns: int | None = None
+    first_token_ns: int | None = None
+    last_token_ns: int | None = None
+    finish_ns: int | None = None
+    preemptions: int = 0
+    recomputed_tokens: int = 0
+
+    @property
+    def known(self) -> int:
+        """Tokens whose entries can be computed now: the prompt and what was delivered."""
+        return self.prompt + self.delivered
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestRow:
+    """How one injected request ended. Absent is None."""
+
+    row: int
+    outcome: str  # completed rejected truncated unfinished
+    reason: str  # trace_end over_limit unservable context_limit declared_limit stopped
+    arrival_ns: int
+    admitted_ns: int | None
+    first_token_ns: int | None
+    finish_ns: int | None
+    delivered: int
+    preemptions: int
+    recomputed_tokens: int
+
+
+@dataclass(frozen=True)
+class Table:
+    """A live batch row in a step: its request, its staging row, its physical blocks in logical order."""
+
+    row: int
+    stage_row: int
+    blocks: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One step as planned. ``end_ns`` may lie after ``until_ns``: such a step was decided but not applied."""
+
+    start_ns: int
+    end_ns: int
+    planned: tuple[tuple[int, int], ...]  # (row, tokens) in planned order
+    plan: dict[str, int]  # the integers of section 6
+    off_ladder: bool
+    row_moves: int
+    reserved_blocks: int
+    allocated_blocks: int
+    used_tokens: int
+    tables: dict[int, Table] | None  # by slot, every running request; only when asked for
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened to a request: arrive, reject, admit, preempt, first_token, finish."""
+
+    time_ns: int
+    kind: str
+    row: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReferenceResult:
+    """A whole replay."""
+
+    requests: list[RequestRow]  # by row; those that arrived by `until_ns`
+    steps: list[Step]
+    itl_ns: list[int]  # in order of time, within a step in planned order
+    events: list[Event]
+    free_blocks: int  # at the end

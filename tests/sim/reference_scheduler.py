@@ -1,0 +1,198 @@
+"""The reference's decision: who runs in a step and in which blocks, literal from docs/semantics.md section 3."""
+
+from __future__ import annotations
+
+from tests.sim.reference_plan import Planned
+from tests.sim.reference_pool import STORES, RunStore
+from tests.sim.reference_records import Event, ReferenceConfig, Request
+
+#: The budget of `prefill = none`, and of the decode steps of `separate`.
+INFINITE_TOKENS = 1 << 60
+
+
+class Scheduler:
+    """Waiting, running, and the blocks, slots and stage rows that running requests hold."""
+
+    def __init__(self, config: ReferenceConfig, events: list[Event]) -> None:
+        self.config = config
+        self.events = events
+        self.pool = STORES[config.placement](config.pool_blocks)
+        self.waiting: list[Request] = []
+        self.running: list[Request] = []  # in order of admission
+        self.now_ns = 0
+        self.blocks_taken = 0  # in the last decision
+        self.blocks_freed = 0  # since the previous planned step; whoever starts a step sets it to zero
+
+    def decide(self, now_ns: int) -> Planned:
+        """Plan a step, or nothing. Again, at the same instant, when all that happened was preemption."""
+        self.now_ns = now_ns
+        decide_once = self._decide_separate if self.config.prefill == "separate" else self._decide_chunked
+        while True:
+            self.blocks_taken = 0
+            planned, preempted = decide_once()
+            if planned or not preempted:
+                return planned
+
+    def _decide_chunked(self) -> tuple[Planned, bool]:
+        """`chunked(budget)`, and `none`: the same with an infinite budget."""
+        config = self.config
+        budget = INFINITE_TOKENS if config.prefill == "none" else config.token_budget
+        planned, left, preempted = self._serve_running(budget)
+        if preempted or not self._may_refill():
+            return planned, preempted
+        while self.waiting and left > 0 and len(self.running) < config.slots:
+            r = self.waiting[0]
+            computed = r.known - 1 if config.prefill == "none" else 0
+            n = min(r.known - computed, left)
+            want = self._want(r, computed + n)
+            if not self._fits(r, want):
+                break
+            self._admit(r, want)
+            r.computed = computed
+            r.decoding = config.prefill == "none"
+            planned.append((r, n))
+            left -= n
+        return planned, preempted
+
+    def _decide_separate(self) -> tuple[Planned, bool]:
+        """`separate`: a step of whole prefills, else a decode step."""
+        config = self.config
+        if self._may_refill():
+            admitted: Planned = []
+            tokens = 0
+            while self.waiting and len(self.running) < config.slots:
+                r = self.waiting[0]
+                n = r.known
+                if admitted and tokens + n > config.token_budget:
+                    break
+                want = self._want(r, n)
+                if not self._fits(r, want):
+                    break
+                self._admit(r, want)
+                admitted.append((r, n))
+                tokens += n
+            if admitted:
+                return admitted, False
+        planned, _, preempted = self._serve_running(INFINITE_TOKENS)
+        return planned, preempted
+
+    def _serve_running(self, budget: int) -> tuple[Planned, int, bool]:
+        """Running rows first, in order: (planned, tokens left, preempted)."""
+        planned: Planned = []
+        left, preempted = budget, False
+        index = 0  # a victim is the last, so never before `index`
+        while index < len(self.running) and left > 0:
+            r = self.running[index]
+            n = min(r.known - r.computed, left)
+            need = 0 if r.reservation_tokens is not None else self.config.blocks(r.computed + n) - len(r.blocks)
+            while need > self.pool.free():
+                victim = self.running[-1]
+                self._preempt(victim)
+                preempted = True
+                if victim is r:
+                    return planned, left, preempted
+            self._take(r, max(need, 0))
+            planned.append((r, n))
+            left -= n
+            index += 1
+        return planned, left, preempted
+
+    def _may_refill(self) -> bool:
+        return self.config.refill == "continuous" or not self.running
+
+    def _want(self, r: Request, first_chunk_end: int) -> int:
+        """Blocks that an admission takes."""
+        if r.reservation_tokens is not None:
+            return self._runs().run_blocks(self.config.blocks(r.reservation_tokens))
+        if self.config.admission == "first_chunk":
+            return self.config.blocks(first_chunk_end)
+        return self.config.blocks(r.known)
+
+    def _fits(self, r: Request, want: int) -> bool:
+        margin = self.config.watermark_blocks if self.running else 0
+        if want > self.pool.free() - margin:
+            return False
+        return r.reservation_tokens is None or self._has_run(want)
+
+    def _has_run(self, want: int) -> bool:
+        """Whether one run of ``want`` blocks is free, found by looking at every free id.
+
+        A run of a buddy store has to start at a multiple of its length.
+        """
+        free = set(self.pool.free_ids())
+        step = want if self.config.placement == "buddy" else 1
+        starts = range(1, self.config.pool_blocks + 1, step)
+        return any(all(start + offset in free for offset in range(want)) for start in starts)
+
+    def _admit(self, r: Request, want: int) -> None:
+        assert self.waiting.pop(0) is r
+        stage_rows = {other.stage_row for other in self.running}
+        r.slot = self.lowest_free_slot()
+        r.stage_row = min(row for row in range(self.config.slots) if row not in stage_rows)
+        self.running.append(r)
+        if r.reservation_tokens is None:
+            self._take(r, want)
+        else:
+            run = self._runs().reserve(self.config.blocks(r.reservation_tokens))
+            assert run is not None, f"no run for row {r.row}, although one was seen"
+            assert len(run) == want, f"row {r.row} wants {want} blocks and was given {len(run)}"
+            r.blocks = run
+            self.blocks_taken += want
+        self.events.append(Event(self.now_ns, "admit", r.row))
+        if r.admitted_ns is None:
+            r.admitted_ns = self.now_ns
+
+    def _take(self, r: Request, count: int) -> None:
+        r.blocks += self.pool.grow(r.blocks[-1] if r.blocks else None, count)
+        self.blocks_taken += count
+
+    def _preempt(self, victim: Request) -> None:
+        victim.preemptions += 1
+        victim.recomputed_tokens += victim.computed
+        self.remove(victim)
+        self.waiting.insert(0, victim)
+        self.events.append(Event(self.now_ns, "preempt", victim.row))
+
+    def remove(self, r: Request) -> None:
+        """Out of running. Blocks, slot and stage row are returned; what was in the blocks is lost."""
+        self.running.remove(r)
+        self.blocks_freed += len(r.blocks)
+        if r.reservation_tokens is None:
+            self.pool.release(r.blocks)
+        else:
+            self._runs().release_reservation(r.blocks)
+        r.blocks = []
+        r.computed = 0
+        r.decoding = False
+        r.slot = r.stage_row = r.staged_blocks = None
+
+    def lowest_free_slot(self) -> int:
+        """The lowest batch row that no running request has."""
+        live = {r.slot for r in self.running}
+        return min(slot for slot in range(self.config.slots) if slot not in live)
+
+    def move_rows(self, batch: int) -> int:
+        """Section 6: rows at or above the captured batch move into the holes below it. Returns the moves."""
+        moves = 0
+        while max(slot_of(r) for r in self.running) >= batch:
+            highest = max(self.running, key=slot_of)
+            highest.slot = self.lowest_free_slot()
+            moves += 1
+        return moves
+
+    def reserved_blocks(self) -> int:
+        """Section 7: capacity promised to the running requests."""
+        return sum(
+            len(r.blocks) if r.reservation_tokens is None else self.config.blocks(r.reservation_tokens)
+            for r in self.running
+        )
+
+    def _runs(self) -> RunStore:
+        assert isinstance(self.pool, RunStore)
+        return self.pool
+
+
+def slot_of(r: Request) -> int:
+    """The batch row of a running request."""
+    assert r.slot is not None, f"row {r.row} does not run"
+    return r.slot

@@ -1,0 +1,229 @@
+"""Random valid policies and small traces for the tests that compare two implementations of docs/semantics.md.
+
+``random_case(seed)`` is plain ``random.Random``: the same seed gives the same case everywhere. ``cases()`` is the
+hypothesis strategy over it; the rows of a trace are drawn one after the other, so fewer rows are a prefix of more, and
+a failing case shrinks to the rows that matter. An option that the drawn mode never reads keeps its default.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from hypothesis import strategies as st
+
+from tests.sim.reference_records import Arrival, ReferenceConfig, StepNs
+
+MAX_ROWS = 60
+BLOCK_SIZES = (1, 2, 4, 16)
+CONTIGUOUS_RESERVES = ("max_len", "pow2", "declared", "oracle", "bucket")
+
+#: Times are multiples of this, so that step ends and arrivals often coincide.
+TICK_NS = 500
+
+
+@dataclass(frozen=True)
+class Case:
+    """A policy, a trace and what its steps cost."""
+
+    seed: int
+    config: ReferenceConfig
+    arrivals: list[Arrival]
+    step_cost: StepCost
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """A step's duration: linear in a few integers of its plan, so that a wrong integer moves every later time."""
+
+    base_ns: int
+    dense_token_ns: int
+    read_token_ns: int
+    segment_ns: int
+    taken_block_ns: int
+    freed_block_ns: int
+
+    def __call__(self, plan: dict[str, int]) -> int:
+        """Nanoseconds for the integers of docs/semantics.md section 6."""
+        return (
+            self.base_ns
+            + self.dense_token_ns * plan["dense_tokens"]
+            + self.read_token_ns * (plan["read_tokens"] + plan["prefill_read_tokens"])
+            + self.segment_ns * (plan["segments"] + plan["rounds"])
+            + self.taken_block_ns * plan["blocks_taken"]
+            + self.freed_block_ns * plan["blocks_freed"]
+        )
+
+
+def random_case(seed: int, rows: int | None = None) -> Case:
+    """The case of a seed; ``rows`` as drawn, 1 to MAX_ROWS, unless given."""
+    rng = random.Random(seed)
+    config = random_config(rng)
+    step_cost = random_step_cost(rng)
+    drawn = rng.choice((rng.randint(1, 3), rng.randint(4, 12), rng.randint(13, MAX_ROWS)))
+    return Case(seed, config, random_trace(rng, config, drawn if rows is None else rows), step_cost)
+
+
+def cases(max_rows: int = MAX_ROWS) -> st.SearchStrategy[Case]:
+    """Cases of up to ``max_rows`` requests."""
+    return st.builds(random_case, seed=st.integers(0, 2**32 - 1), rows=st.integers(1, max_rows))
+
+
+def horizons(case: Case) -> st.SearchStrategy[int | None]:
+    """A time to stop at: none, the time of an arrival, or any time around the trace."""
+    last_ns = case.arrivals[-1].arrival_ns
+    return st.one_of(
+        st.none(),
+        st.sampled_from([arrival.arrival_ns for arrival in case.arrivals]),
+        st.integers(0, 2 * last_ns + 100 * TICK_NS),
+    )
+
+
+def random_step_cost(rng: random.Random) -> StepCost:
+    """Half of them constant: then ends of steps and arrivals often fall on the same instant."""
+    base_ns = TICK_NS * rng.randint(1, 8)
+    if rng.random() < 0.5:
+        return StepCost(base_ns, 0, 0, 0, 0, 0)
+    return StepCost(base_ns, *(rng.randint(0, 50) for _ in range(5)))
+
+
+def random_config(rng: random.Random) -> ReferenceConfig:
+    """A valid policy on a small pool: 4 to 200 blocks, 1 to 12 slots."""
+    block_size = rng.choice(BLOCK_SIZES)
+    pool_blocks = rng.choice((rng.randint(4, 20), rng.randint(4, 60), rng.randint(4, 200)))
+    paged = rng.random() < 0.65
+    if paged and rng.random() < 0.6:  # so small that rows grow until one has to go
+        pool_blocks = rng.randint(4, max(6, 120 // block_size))
+    placement = rng.choice(("lifo", "lowest", "contiguous", "buddy") if paged else ("contiguous", "buddy"))
+    reserve = "paged" if paged else rng.choice(CONTIGUOUS_RESERVES)
+    limit = _limit_tokens(rng, pool_blocks * block_size, reserve, placement, pool_blocks, block_size)
+    slots = rng.choice((rng.randint(1, 12), rng.randint(4, 12)))
+    if reserve == "max_len":
+        slots = min(slots, pool_blocks // _run_blocks(-(-limit // block_size), placement))
+    prefill = rng.choice(("none", "chunked", "chunked", "separate"))
+    token_budget = 2048 if prefill == "none" else rng.choice((slots + rng.randint(0, 4), slots + rng.randint(0, 100)))
+    first_chunk = paged and prefill == "chunked" and rng.random() < 0.4
+    buckets = (*_ladder(rng, limit - 1, 3), limit) if reserve == "bucket" else ()
+    return ReferenceConfig(
+        reserve=reserve,
+        buckets_tokens=buckets,
+        declared_default_tokens=rng.choice((None, rng.randint(1, limit))) if reserve == "declared" else None,
+        limit_tokens=limit,
+        over_limit=rng.choice(("reject", "truncate", "reject", "truncate", "error")),
+        pool_blocks=pool_blocks,
+        block_size_tokens=block_size,
+        placement=placement,
+        slots=slots,
+        prefill=prefill,
+        token_budget=token_budget,
+        admission="first_chunk" if first_chunk else "full_prompt",
+        watermark_blocks=rng.choice((0, 0, rng.randint(0, pool_blocks // 4))),
+        refill=rng.choice(("continuous", "continuous", "batch")),
+        **_launch(rng, slots=slots, limit=limit, prefill=prefill, token_budget=token_budget),  # type: ignore[arg-type]
+        **_read(rng, paged=paged),  # type: ignore[arg-type]
+        layout=rng.choice(("layer_major", "block_major")),
+        layers=rng.randint(1, 4),
+    )
+
+
+def _limit_tokens(
+    rng: random.Random, pool_tokens: int, reserve: str, placement: str, pool_blocks: int, block_size: int
+) -> int:
+    """A context limit: often under the pool, now and then above it; with `max_len` always one that the pool holds."""
+    limit = rng.choice((rng.randint(2, 64), rng.randint(2, max(2, pool_tokens)), pool_tokens + rng.randint(-1, 20)))
+    if reserve == "paged" and rng.random() < 0.5:
+        return pool_tokens + rng.randint(-1, 20)
+    if reserve != "max_len":
+        return limit
+    largest = pool_blocks if placement == "contiguous" else 1 << (pool_blocks.bit_length() - 1)
+    share = rng.choice((1, 2, 4, 8))
+    return max(2, min(limit, max(1, largest // share) * block_size))
+
+
+def _run_blocks(blocks: int, placement: str) -> int:
+    return 1 << (blocks - 1).bit_length() if placement == "buddy" else blocks
+
+
+def _ladder(rng: random.Random, greatest: int, entries: int) -> tuple[int, ...]:
+    """Up to ``entries`` ascending sizes from 1 to ``greatest``; may be empty."""
+    return tuple(sorted({rng.randint(1, greatest) for _ in range(rng.randint(0, entries))})) if greatest >= 1 else ()
+
+
+def _launch(rng: random.Random, *, slots: int, limit: int, prefill: str, token_budget: int) -> dict[str, object]:
+    """Eager, or graphs over ladders that may end below what can occur (then steps run off the ladder)."""
+    if rng.random() < 0.35:
+        return {"launch": "eager"}
+    batch_sizes = _ladder(rng, slots, 4) or (slots,)
+    contexts = _ladder(rng, limit, 3)
+    if not contexts or rng.random() < 0.6:
+        contexts = (*(c for c in contexts if c < limit), limit)
+    piecewise = prefill != "none" and rng.random() < 0.5
+    most_tokens = max(token_budget, limit) if prefill == "separate" else token_budget
+    return {
+        "launch": "graph",
+        "batch_sizes": batch_sizes,
+        "context_buckets_tokens": contexts,
+        "mixed": "piecewise" if piecewise else "eager",
+        "token_sizes": _ladder(rng, most_tokens, 5) or (most_tokens,) if piecewise else (),
+    }
+
+
+def _read(rng: random.Random, *, paged: bool) -> dict[str, object]:
+    what = rng.choice(("table", "staged", "staged") if paged else ("reserved", "live"))
+    extent = "bucket" if what == "reserved" else rng.choice(("live", "bucket"))
+    if what != "staged":
+        return {"read_what": what, "read_extent": extent}
+    scope = rng.choice(("layer", "model"))
+    return {
+        "read_what": what,
+        "read_extent": extent,
+        "merge": rng.choice(("none", "adjacent")),
+        "staging": rng.choice(("full", "delta")) if scope == "model" else "full",
+        "scope": scope,
+        "group_capacities": _ladder(rng, rng.choice((4, 60)), 3) or (rng.randint(1, 20),),
+    }
+
+
+def random_trace(rng: random.Random, config: ReferenceConfig, rows: int) -> list[Arrival]:
+    """``rows`` requests, arrivals ascending from 0. Every row can be read by ``config`` (no input errors)."""
+    burst_ns = TICK_NS * rng.choice((0, 1, 1, 4, 20))
+    time_ns = 0
+    arrivals = []
+    for row in range(rows):
+        if row > 0:
+            time_ns += rng.choice((0, 0, TICK_NS, burst_ns, rng.randint(0, 2 * burst_ns), 10 * burst_ns))
+        arrivals.append(_arrival(rng, config, row, time_ns))
+    return arrivals
+
+
+def _arrival(rng: random.Random, config: ReferenceConfig, row: int, time_ns: int) -> Arrival:
+    capacity = min(config.limit_tokens, config.pool_blocks * config.block_size_tokens)
+    total = rng.randint(2, max(2, capacity // rng.choice((1, 2, 4))))
+    if rng.random() < 0.06:
+        total = capacity + rng.randint(1, capacity)  # over the limit or unservable, now and then
+    longest = rng.choice((1, 4, 16, 60, 120))
+    output = rng.randint(max(1, min(total - 1, longest) // 2), max(1, min(total - 1, longest)))
+    prompt = _near_a_boundary(rng, max(1, total - output), config.block_size_tokens)
+    if config.over_limit == "error" and config.reserve != "declared":
+        prompt = min(prompt, max(1, config.limit_tokens - output))
+        output = min(output, config.limit_tokens - prompt)
+    return Arrival(row, time_ns, prompt, output, _declared(rng, config, output))
+
+
+def _near_a_boundary(rng: random.Random, tokens: int, block_size: int) -> int:
+    if rng.random() < 0.5:
+        return tokens
+    return max(1, tokens // block_size * block_size + rng.choice((-1, 0, 1)))
+
+
+def _declared(rng: random.Random, config: ReferenceConfig, output: int) -> int | None:
+    """A declared maximum: absent, below, at or above what is delivered, or far beyond the limit."""
+    must = config.reserve == "declared" and config.declared_default_tokens is None
+    if not must and rng.random() < 0.4:
+        return None
+    return max(1, output + rng.choice((-1, 0, 0, 1, 7, 2 * config.limit_tokens)))
+
+
+def constant(duration_ns: int) -> StepNs:
+    """Every step takes so long."""
+    return StepCost(duration_ns, 0, 0, 0, 0, 0)
