@@ -44,7 +44,7 @@ def test_a_trace_error_is_an_input_error_of_exit_code_2() -> None:
         (b"\x28\xb5\x2f\xfd and then nothing", "damaged or cut short, zstd"),
         (gzip.compress(GOOD.encode())[:-500], "damaged or cut short, gzip"),
         (GOOD.encode() + b"5,\xff,1\n", "is not UTF-8 text"),
-        (GOOD.encode() * 60 + b"5,\xff,1\n", "at row 1 or later: not readable as CSV .*invalid UTF8"),
+        (GOOD.encode() * 60 + b"5,\xff,1\n", "at row [0-9]+ or later: not readable as CSV .*invalid UTF8"),
         (b"arrival_ms,prompt_tokens,output_tokens\n" + b"7" * (1 << 23), "not readable as CSV"),
         (b"\xff" * 100, "is not UTF-8 text"),
     ],
@@ -85,6 +85,11 @@ def test_options_that_say_nothing_are_refused(tmp_path: Path) -> None:
         open_trace(path, hash_tolerance_blocks=-1)
     with pytest.raises(TraceError, match="is not Parquet"):
         open_trace(path, format="parquet")
+    with pytest.raises(TraceError, match="chat-burst: is a built-in trace, so unit 's' says nothing"):
+        open_trace("chat-burst", unit="s")
+    open_trace("chat-burst", rows=5).to_parquet(tmp_path / "t.parquet")
+    with pytest.raises(TraceError, match="is a converted trace, so arrivals 'poisson:1' says nothing"):
+        open_trace(tmp_path / "t.parquet", arrivals="poisson:1")
     lengths = written(tmp_path, "num_prefill_tokens,num_decode_tokens\n1,1\n", "lengths.csv")
     with pytest.raises(TraceError, match="has no column of arrivals, so unit 's' says nothing"):
         open_trace(lengths, unit="s")

@@ -154,11 +154,10 @@ def test_broken_rows_are_counted_and_the_others_keep_their_numbers(tmp_path: Pat
     trace = open_trace(written(tmp_path, text))
     assert column(trace, "prompt_tokens").tolist() == [1, 2]
     assert trace.info.rejected == {
+        "another number of values than the header": 2,
         "prompt_tokens not a whole number": 1,
-        "row 1 values where the header has 3": 1,
-        "row 4 values where the header has 3": 1,
     }
-    assert "row 2: row 1 values where the header has 3: '5'; expected one whole record" in trace.info.rejected_examples
+    assert "row 2: another number of values than the header: '5'; expected 3 values" in trace.info.rejected_examples
     assert any(example.startswith("row 5: prompt_tokens not") for example in trace.info.rejected_examples)
 
 
@@ -166,8 +165,8 @@ def test_broken_json_lines_are_counted_with_their_numbers(tmp_path: Path) -> Non
     good = '{"arrival_ms": 5, "prompt_tokens": 7, "output_tokens": 3}'
     trace = open_trace(written(tmp_path, "\n".join([good, '{"arrival_ms": 5', "[1]", "", good]), "t.jsonl"))
     assert trace.info.rows == 2
-    assert trace.info.rejected == {"row not JSON": 1, "row not a JSON object": 1}
-    assert trace.info.rejected_examples[0].startswith("row 2: row not JSON: '{\"arrival_ms\": 5'")
+    assert trace.info.rejected == {"not JSON": 1, "not a JSON object": 1}
+    assert trace.info.rejected_examples[0].startswith("row 2: not JSON: '{\"arrival_ms\": 5'")
 
 
 def test_arrivals_that_are_no_times_are_counted(tmp_path: Path) -> None:
@@ -180,10 +179,49 @@ def test_arrivals_that_are_no_times_are_counted(tmp_path: Path) -> None:
 def test_numbering_holds_across_the_blocks_of_a_long_file(tmp_path: Path) -> None:
     lines = [f"{i},{i % 1000 + 1},{1 if i % 50_000 else 0}" if i % 70_001 else "broken" for i in range(1, 400_001)]
     trace = open_trace(written(tmp_path, "arrival_ms,prompt_tokens,output_tokens\n" + "\n".join(lines)))
-    assert trace.info.rejected == {"output_tokens below 1": 8, "row 1 values where the header has 3": 5}
+    assert trace.info.rejected == {"another number of values than the header": 5, "output_tokens below 1": 8}
     numbers = sorted(int(example.split(":")[0].removeprefix("row ")) for example in trace.info.rejected_examples)
     assert set(numbers) <= {70_001 * k for k in range(1, 6)} | {50_000 * k for k in range(1, 9)}
     assert trace.info.rows == 400_000 - 13
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=3) | st.integers(0, 40),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=2),
+    max_leaves=4,
+)
+FIELDS = ["timestamp", "input_length", "output_length", "hash_ids", "turn", "type", "chat_id", "parent_chat_id"]
+
+
+@given(st.lists(st.fixed_dictionaries({}, optional=dict.fromkeys(FIELDS, JSON)), max_size=4), st.booleans())
+def test_json_of_any_shape_is_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, records: list[dict[str, object]], alone: bool
+) -> None:
+    """A10: values of any type in any field, all in one block with a good record, or in blocks that Arrow can type."""
+    good = {"timestamp": 5.0, "input_length": 20, "output_length": 3, "hash_ids": [1, 2], "turn": 1, "type": "text"}
+    lines = [
+        good | {"chat_id": 1, "parent_chat_id": -1},
+        *(records if alone else [good | record for record in records]),
+    ]
+    path = written(tmp_path_factory.mktemp("json"), "\n".join(map(json.dumps, lines)), "t.jsonl")
+    try:
+        trace = open_trace(path)
+    except TraceError:
+        return
+    rows = rows_of(trace)
+    assert len(rows) == trace.info.rows
+    assert len(rows) + sum(trace.info.rejected.values()) == len(lines)
+    assert all(
+        len(row["prefix_hashes"] or [0] * (-(-row["prompt_tokens"] // 16))) == -(-row["prompt_tokens"] // 16)
+        for row in rows
+    )
+
+
+def test_a_blank_id_is_no_id(tmp_path: Path) -> None:
+    """A11: a null among the hashes is neither a block of its own nor equal to another null."""
+    line = '{"timestamp": 0, "input_length": 1000, "output_length": 5, "hash_ids": %s}'
+    trace = open_trace(written(tmp_path, "\n".join([line % "[1, 2]", line % "[1, null]"]), "m.jsonl"))
+    assert trace.info.rejected == {"prefix_hashes with a blank id": 1}
 
 
 @given(

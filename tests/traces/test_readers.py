@@ -231,6 +231,12 @@ def test_parquet_by_others_is_read_by_its_names(tmp_path: Path) -> None:
     trace = open_trace(tmp_path / "p.parquet")
     assert trace.info.notes[0] == "p.parquet: format generic (parquet)"
     assert column(trace, "arrival_ns").tolist() == [0, 5000, 1_000_005_000]
+    unsigned = pa.table(
+        {"arrival_us": pa.array([1, 2**63], pa.uint64()), "prompt_tokens": [1, 2], "output_tokens": [4, 5]}
+    )
+    pq.write_table(unsigned, tmp_path / "u.parquet")
+    with pytest.raises(TraceError, match=r"row 2: arrival '9223372036854775808': more than 366 days"):
+        open_trace(tmp_path / "u.parquet")
     stamps = pa.table({"t": pa.array([0, 1_500_000], pa.timestamp("us")), "p": [1, 2], "o": [3, 4]})
     pq.write_table(stamps, tmp_path / "t.parquet")
     names = {"arrival": "t", "prompt_tokens": "p", "output_tokens": "o"}

@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 
 from kvrm_traces import numbers, times
 from kvrm_traces.errors import TraceError
-from kvrm_traces.hashes import HashEncoder, as_lists, expected_blocks
-from kvrm_traces.numbers import whole_numbers
+from kvrm_traces.hashes import HashEncoder, as_lists, expected_blocks, lists_with_blanks
+from kvrm_traces.numbers import as_text, whole_numbers
 from kvrm_traces.readers.layout import Layout
 from kvrm_traces.readers.piece import Piece
 from kvrm_traces.rejects import Rejects
@@ -56,8 +56,8 @@ class Cleaner:
 
     def clean(self, piece: Piece) -> pa.RecordBatch:
         """The piece's good rows under ``schema``, arrivals still in the clock of the file."""
-        for number, text, reason in piece.broken:
-            self._rejects.add(f"row {reason.partition(' (')[0]}", number, text, "one whole record")
+        for broken in piece.broken:
+            self._rejects.add(broken.reason, broken.number, broken.text, broken.right)
         if piece.numbers.size == 0:
             return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in self.schema], schema=self.schema)
         sieve = _Sieve(piece, self._rejects)
@@ -123,6 +123,9 @@ class Cleaner:
         if "prefix_hashes" not in sieve.piece.columns or block_tokens is None:
             return None, np.empty(0, np.int64)
         lists = as_lists(sieve.piece.columns["prefix_hashes"])
+        sieve.reject(
+            lists_with_blanks(lists), "prefix_hashes", "prefix_hashes with a blank id", "an id for every block"
+        )
         expected = expected_blocks(prompt.to_numpy(), block_tokens)
         lengths = pc.list_value_length(lists)
         known = lengths.is_valid().to_numpy(zero_copy_only=False)
@@ -198,7 +201,6 @@ class _OneClock:
 
 
 def _texts(values: pa.Array) -> pa.Array:
-    """Text with blank as null; numbers as text."""
-    if pa.types.is_string(values.type):
-        return pc.if_else(pc.equal(values, ""), pa.scalar(None, pa.string()), values)
-    return values.cast(pa.string())
+    """Text with blank as null; anything else as text."""
+    texts = as_text(values)
+    return pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)

@@ -7,18 +7,33 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kvrm_traces.numbers import as_text
+
 Ints = npt.NDArray[np.int64]
 
 
 def as_lists(values: pa.Array) -> pa.Array:
     """A column as lists of ids: lists as they are, text such as '[3, 5]' or '3 5' taken apart; blank is null."""
-    if pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
-        return values
     if pa.types.is_null(values.type):
         return values.cast(pa.list_(pa.int64()))
-    texts = pc.utf8_trim(values.cast(pa.string()), characters="[] \t")
+    if pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
+        entry = values.type.value_type
+        if pa.types.is_integer(entry) or pa.types.is_string(entry):
+            return values
+        rows = [None if row is None else [None if v is None else str(v) for v in row] for row in values.to_pylist()]
+        return pa.array(rows, pa.list_(pa.string()))
+    texts = pc.utf8_trim(as_text(values), characters="[] \t")
     texts = pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
     return pc.split_pattern_regex(texts, pattern=r"[,; \t]+")
+
+
+def lists_with_blanks(lists: pa.Array) -> npt.NDArray[np.bool_]:
+    """Which rows have an id that is null."""
+    rows = np.zeros(len(lists), np.bool_)
+    blank = pc.list_flatten(lists).is_null().to_numpy(zero_copy_only=False)
+    if blank.any():
+        rows[pc.list_parent_indices(lists).to_numpy()[blank]] = True
+    return rows
 
 
 def expected_blocks(prompt_tokens: Ints, block_tokens: int) -> Ints:

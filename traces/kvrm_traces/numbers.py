@@ -24,7 +24,7 @@ def whole_numbers(values: pa.Array) -> tuple[Ints, Codes]:
     """(numbers, codes) of a column; a number is 0 where its code is not OK. Whole floats ('374.0') count as whole."""
     if pa.types.is_string(values.type):
         numbers, codes = _plain(values) or _texts(values)
-    elif pa.types.is_integer(values.type):
+    elif pa.types.is_integer(values.type) and not pa.types.is_uint64(values.type):
         numbers, codes = _typed(values)
     elif pa.types.is_null(values.type):
         numbers, codes = np.zeros(len(values), np.int64), np.full(len(values), MISSING, np.int8)

@@ -51,7 +51,10 @@ def open_trace(
     """
     if missing_timestamp not in ("refuse", "zero"):
         raise TraceError(f"missing_timestamp {missing_timestamp!r}: must be refuse or zero")
+    reading: dict[str, object] = {"format": format, "unit": unit, "columns": columns, "arrivals": arrivals}
+    reading |= {"hash_block_tokens": hash_block_tokens, "hash_tolerance_blocks": hash_tolerance_blocks}
     if str(source) in BUILTINS:
+        _nothing_of(reading, f"{source}: is a built-in trace")
         return open_builtin(str(source), rows=rows, seed=seed)
     file = _file(source)
     if rows is not None:
@@ -59,6 +62,7 @@ def open_trace(
     stated = Stated(format=format, unit=unit, columns=columns, hash_block_tokens=hash_block_tokens, strict=strict)
     if file.is_parquet and format in (None, "parquet") and not columns:
         if (trace := open_canonical(file)) is not None:
+            _nothing_of({**reading, "format": None}, f"{source}: is a converted trace")
             return trace
         if format == "parquet":
             raise TraceError(f"{source}: is Parquet that convert did not write; leave out the format")
@@ -68,6 +72,13 @@ def open_trace(
         hash_tolerance_blocks=checked_count("hash_tolerance_blocks", hash_tolerance_blocks, 0),
     )
     return read_file(file, stated, rules)
+
+
+def _nothing_of(reading: Mapping[str, object], what: str) -> None:
+    """An option that would be ignored is refused instead."""
+    for name, value in reading.items():
+        if value:
+            raise TraceError(f"{what}, so {name} {value!r} says nothing; leave it out")
 
 
 def _file(source: str | Path) -> SourceFile:

@@ -35,7 +35,7 @@ def times_ns(values: pa.Array, unit: Unit) -> tuple[Ints, Codes]:
         return _stamps(values.cast(pa.timestamp("ns", values.type.tz)))
     if unit == "datetime":
         return _dates(as_text(values))
-    if pa.types.is_integer(values.type):
+    if pa.types.is_integer(values.type) and not pa.types.is_uint64(values.type):
         ns, codes = _whole(values, NS[unit])
     elif pa.types.is_floating(values.type):
         ns, codes = _floats(values, NS[unit])

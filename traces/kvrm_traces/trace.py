@@ -78,9 +78,9 @@ class Trace:
         last = math.inf if end_s is None else end_s
         if not (math.isfinite(start_s) and 0 <= start_s < last):
             raise TraceError(f"window {start_s!r}:{end_s!r}: must be START < END in seconds, START 0 or more")
-        first_row = self._rows_before(math.ceil(start_s * 1e9))
+        first_row = self._rows_before(round(start_s * 1e9))
         end_ns = last * 1e9
-        stop_row = self._rows_before(math.ceil(end_ns)) if end_ns <= self._base.span_ns else self._store.rows
+        stop_row = self._rows_before(round(end_ns)) if end_ns <= self._base.span_ns else self._store.rows
         return self._with(window_s=(start_s, end_s), first_row=first_row, window_rows=stop_row - first_row)
 
     def limit(self, rows: int) -> Trace:

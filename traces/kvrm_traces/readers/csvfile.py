@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 
 from kvrm_traces.errors import TraceError
-from kvrm_traces.readers.piece import Piece
+from kvrm_traces.readers.piece import Broken, Piece
 from kvrm_traces.source import SourceFile
 
 _BLOCK_BYTES = 1 << 20
@@ -56,27 +56,27 @@ class _Numbering:
 
     def __init__(self) -> None:
         self.next = 1
-        self._skipped: list[tuple[int, str, str]] = []
+        self._skipped: list[Broken] = []
 
     def skip(self, row: Any) -> str:
         """Arrow's handler of a row whose number of values is not that of the header (which is its row 1)."""
-        reason = f"{row.actual_columns} values where the header has {row.expected_columns}"
-        self._skipped.append((row.number - 1, row.text, reason))
+        reason, right = "another number of values than the header", f"{row.expected_columns} values"
+        self._skipped.append(Broken(number=row.number - 1, text=row.text[:80], reason=reason, right=right))
         return "skip"
 
-    def of_next(self, count: int) -> tuple[npt.NDArray[np.int64], tuple[tuple[int, str, str], ...]]:
+    def of_next(self, count: int) -> tuple[npt.NDArray[np.int64], tuple[Broken, ...]]:
         """Numbers of the next `count` good rows, and the broken ones among and before them."""
         stop = self.next + count
         passed = 0
         # A block's broken rows are known before its good ones are handed on, in order.
-        while passed < len(self._skipped) and self._skipped[passed][0] < stop + passed:
+        while passed < len(self._skipped) and self._skipped[passed].number < stop + passed:
             passed += 1
         numbers = np.arange(self.next, stop + passed, dtype=np.int64)
         broken = tuple(self._skipped[:passed])
         self.next = stop + passed
         self._skipped = self._skipped[passed:]
-        return np.setdiff1d(numbers, [number for number, _, _ in broken], assume_unique=True), broken
+        return np.setdiff1d(numbers, [row.number for row in broken], assume_unique=True), broken
 
-    def drained(self) -> tuple[tuple[int, str, str], ...]:
+    def drained(self) -> tuple[Broken, ...]:
         """The broken rows after the last good one."""
         return tuple(self._skipped)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.json as pa_json
 
 from kvrm_traces.errors import TraceError
-from kvrm_traces.readers.piece import Piece
+from kvrm_traces.readers.piece import Broken, Piece
 from kvrm_traces.source import SourceFile
 
 _BLOCK_BYTES = 1 << 22
@@ -58,30 +58,43 @@ def _fast(lines: list[bytes], number: int, fields: Mapping[str, str]) -> Piece |
         return None
     if table.num_rows != len(lines) or not set(fields.values()) <= set(table.column_names):
         return None
+    if not all(_usual(ours, table.schema.field(theirs).type) for ours, theirs in fields.items()):
+        return None
     columns = {ours: table.column(theirs).combine_chunks() for ours, theirs in fields.items()}
     return Piece(columns=columns, numbers=np.arange(number, number + len(lines), dtype=np.int64))
+
+
+def _usual(ours: str, found: pa.DataType) -> bool:
+    """Types that a well-made file gives. Arrays of others may not even be whole: Arrow mixes 1 and [null] into one."""
+    if ours == "prefix_hashes":
+        return bool(pa.types.is_list(found)) and found.value_type in (pa.int64(), pa.string())
+    return found in (pa.int64(), pa.float64(), pa.string(), pa.null()) or bool(pa.types.is_timestamp(found))
 
 
 def _slow(lines: list[bytes], number: int, fields: Mapping[str, str]) -> Piece:
     records: list[Mapping[str, Any]] = []
     numbers: list[int] = []
-    broken: list[tuple[int, str, str]] = []
+    broken: list[Broken] = []
     for at, line in enumerate(lines, start=number):
         try:
             record = json.loads(line)
         except ValueError as error:
-            broken.append((at, line[:80].decode("utf-8", "replace"), f"not JSON ({error})"))
+            broken.append(_broken(at, line, "not JSON", f"one object a line ({error})"))
             continue
         if isinstance(record, dict):
             records.append(record)
             numbers.append(at)
         else:
-            broken.append((at, line[:80].decode("utf-8", "replace"), "not a JSON object"))
+            broken.append(_broken(at, line, "not a JSON object", "one object a line"))
     columns = {}
     for ours, theirs in fields.items():
         values = [record.get(theirs) for record in records]
         columns[ours] = _hash_lists(values) if ours == "prefix_hashes" else _texts(values)
     return Piece(columns=columns, numbers=np.array(numbers, dtype=np.int64), broken=tuple(broken))
+
+
+def _broken(number: int, line: bytes, reason: str, right: str) -> Broken:
+    return Broken(number=number, text=line[:80].decode("utf-8", "replace"), reason=reason, right=right)
 
 
 def _texts(values: list[Any]) -> pa.Array:
@@ -93,7 +106,11 @@ def _texts(values: list[Any]) -> pa.Array:
 def _hash_lists(values: list[Any]) -> pa.Array:
     """Lists of ids, as text; what is no list becomes one entry that is none, so that its length is refused."""
     lists = [
-        None if value is None else [str(entry) for entry in value] if isinstance(value, list) else [str(value)]
+        None if value is None else [_id(entry) for entry in value] if isinstance(value, list) else [str(value)]
         for value in values
     ]
     return pa.array(lists, pa.list_(pa.string()))
+
+
+def _id(entry: Any) -> str | None:
+    return None if entry is None else str(entry)
