@@ -81,6 +81,7 @@ def _deliver_decoded(
     s.num_newcomers = 0
     s.last_decode_end_ns = s.now_ns
     s.decode_counter += 1
+    s.growth_at = s.growth_at + 1 if s.growth_at + 1 < p.block_size else 0
     s.sum_computed += s.num_decode
     s.stage_blocks += s.pending_blocks
     s.stage_runs += s.pending_runs
@@ -208,12 +209,13 @@ def apply(
     """What the end of a step changes: tokens, gaps, finishes, frees."""
     s.now_ns = step.end_ns
     _account(p, s, step, waiting_tenths)
-    if s.now_ns // SPIKE_WINDOW_NS != s.spike_window:
+    if s.now_ns >= s.spike_end_ns:
         close_spike_window(s, tallies, histograms)
-        s.spike_window = s.now_ns // SPIKE_WINDOW_NS
-    if p.window_ns == 0 or s.now_ns // p.window_ns != s.window:
+        s.spike_end_ns = (s.now_ns // SPIKE_WINDOW_NS + 1) * SPIKE_WINDOW_NS
+    if s.now_ns >= s.window_end_ns:
         close_window(s, histograms, windows)
-        s.window = 0 if p.window_ns == 0 else s.now_ns // p.window_ns
+        if p.window_ns > 0:  # otherwise every step is a window of its own
+            s.window_end_ns = (s.now_ns // p.window_ns + 1) * p.window_ns
     finishing = 0
     if step.decode_rows > 0:
         finishing = _deliver_decoded(p, s, requests, rows, heads, windows, tallies, histograms, events)

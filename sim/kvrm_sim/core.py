@@ -241,8 +241,6 @@ def span(
             return NEED_ARRIVALS
         if s.now_ns >= until_ns:
             return UNTIL
-        if _buffers_full(p, s, out, windows, samples, events):
-            return FLUSH
         planned = decide(p, s, step, ladders, requests, rows, heads, blocks, tree, table, tallies, histograms, events)
         if p.check:
             broken = broken_invariant(p, s, step, rows, blocks, table, planned)

@@ -125,15 +125,17 @@ def collectives_ns(p: Record, step: Record) -> int:
 @kernel
 def time_step(p: Record, step: Record) -> None:
     """Fill in the times of a planned step, busy and exposed, and its duration."""
-    serial = serial_launch_ns(p, step)
-    ahead = asynchronous_launch_ns(p, step)
+    if step.launch_kind != step.launch_is_for or step.launch_busy_ns == 0:  # mostly it is that of the step before
+        step.launch_is_for = step.launch_kind
+        step.launch_ahead_ns = asynchronous_launch_ns(p, step)
+        step.launch_busy_ns = serial_launch_ns(p, step) + step.launch_ahead_ns
+    ahead = step.launch_ahead_ns
     submit = submit_ns(p, step)
     move = move_ns(p, step)
     step.submit_ns = submit
     step.move_ns = move
     step.host_busy_ns = host_ns(p, step)
     step.commit_busy_ns = commit_ns(p, step)
-    step.launch_busy_ns = serial + ahead
     step.transport_busy_ns = submit + move
     step.attention_busy_ns = attention_ns(p, step)
     step.dense_busy_ns = dense_ns(p, step)

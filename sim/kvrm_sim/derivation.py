@@ -18,8 +18,6 @@ from kvrm_sim.state import NEVER, NONE
 
 #: Budget of `prefill = none`, which has no limit.
 UNLIMITED_TOKENS = 1 << 40
-#: Lists of the finish calendar: entries further off than this share lists (wheel.py).
-FINISH_WHEEL = 1024
 #: Pool samples over the arrival span.
 POOL_SAMPLES = 200
 
@@ -70,7 +68,6 @@ def _decision_values(config: ReplicaConfig, plan: MemoryPlan) -> dict[str, int |
         "scope": code(policy.transport.scope, words.Scope),
         "submission": code(policy.transport.submission, words.Submission),
         "layers": config.model.layers,
-        "finish_wheel": FINISH_WHEEL,
     }
 
 

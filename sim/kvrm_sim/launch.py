@@ -29,7 +29,10 @@ def least_entry(ladders: Ints, at: int, count: int, value: int) -> int:
 @kernel
 def _graph_for(p: Record, s: Record, step: Record, ladders: Ints, rows: Records) -> bool:
     """Choose the captured (batch, context, group capacity) of a decode step; False when none covers it."""
-    batch = least_entry(ladders, p.batch_sizes_at, p.num_batch_sizes, step.decode_rows)
+    if step.decode_rows != step.batch_is_for:  # mostly it is the same as in the step before
+        step.batch_is_for = step.decode_rows
+        step.batch = least_entry(ladders, p.batch_sizes_at, p.num_batch_sizes, step.decode_rows)
+    batch = step.batch
     longest = longest_computed(s, rows) + 1 if p.track_longest else 1
     context = least_entry(ladders, p.contexts_at, p.num_contexts, longest)
     if batch == 0 or context == 0:

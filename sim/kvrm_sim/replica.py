@@ -20,6 +20,7 @@ from kvrm_sim.descriptor import CommitDescriptor
 from kvrm_sim.errors import InputError, InvariantError, KvrmError, NoProgressError
 from kvrm_sim.meters import BUCKETS
 from kvrm_sim.parameters import CoreParameters
+from kvrm_sim.wheel import FINISH_LISTS
 
 #: Records kept before they are handed out. `out` is the row group of requests.parquet.
 OUT_RECORDS = 131_072
@@ -50,7 +51,7 @@ class Replica:
         self.steps = np.zeros(1, st.STEP)
         self.requests = np.zeros(ARENA_RECORDS, st.REQUESTS)
         self.rows = np.zeros(slots, st.ROWS)
-        self.heads = np.full(int(p.block_size + p.finish_wheel), st.NONE, np.int64)
+        self.heads = np.full(int(p.block_size) + FINISH_LISTS, st.NONE, np.int64)
         self.blocks = np.zeros(pool + 2, st.BLOCKS)
         self.tree = new_tree(pool + 2)  # members: block ids, extent sizes, or orders + 1
         self.table = np.zeros((slots, int(p.table_width)), np.int32)

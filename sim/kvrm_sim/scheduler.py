@@ -14,7 +14,6 @@ from kvrm_sim.pager import PAGED, blocks_for, can_take_run, grow, release_row, r
 from kvrm_sim.request import known_tokens, log_event, pop_waiting, push_waiting_front
 from kvrm_sim.rowlist import close_row, open_row
 from kvrm_sim.state import EV_ADMIT, EV_PREEMPT, H_QUEUE, NONE, Ints, Record, Records
-from kvrm_sim.wheel import growth_list
 
 PREFILL_NONE, PREFILL_CHUNKED, PREFILL_SEPARATE = range(3)
 FULL_PROMPT, FIRST_CHUNK = range(2)
@@ -69,10 +68,10 @@ def _is_newcomer(s: Record, rows: Records, row: int) -> bool:
 
 
 @kernel
-def _rows_to_grow(p: Record, s: Record, rows: Records, heads: Ints) -> int:
+def _rows_to_grow(s: Record, rows: Records, heads: Ints) -> int:
     """Collect the decoding rows whose next token needs a block, in running order; how many."""
     count = 0
-    row = heads[growth_list(p, s.decode_counter)]
+    row = heads[s.growth_at]
     growing = rows["growing"]
     while row != NONE:
         at = count
@@ -99,7 +98,7 @@ def _grow_decoding(
     events: Records,
 ) -> None:
     """Give each decoding row that needs one its next block; who cannot get it preempts the last, possibly itself."""
-    count = _rows_to_grow(p, s, rows, heads)
+    count = _rows_to_grow(s, rows, heads)
     for at in range(count):
         row = rows["growing"][at]
         if rows[row].request == NONE:

@@ -77,7 +77,6 @@ PARAMS = _record(
     "tensor_parallel", "kernels", "piecewise_replays", "piecewise_kernels",
     # records
     "window_ns", "steady_from_ns", "steady_until_ns", "pool_sample_ns", "check", "log_events", "backlog_tenth_ns",
-    "finish_wheel",
     floats=(
         # cost, each in ns per unit (docs/cost.md)
         "host_step_ns", "host_row_ns", "host_block_ns", "host_group_ns",
@@ -99,11 +98,12 @@ SCALARS = _record(
     "truncated",
     "last_finish_ns", "first_arrival_ns", "last_arrival_ns",
     # running, in admission order
-    "running_head", "running_tail", "num_running", "admissions", "batch_open", "num_slots_free", "num_stage_free", "highest_slot",
+    "running_head", "running_tail", "num_running", "admissions", "batch_open", "num_slots_free", "num_stage_free",
+    "highest_slot",
     # pool
     "free_blocks", "blocks_taken", "blocks_freed", "reserved_blocks", "total_runs",
     # decoding rows: every one advances by one token in each step that decodes
-    "decode_counter", "num_decode", "sum_computed", "sum_reserved_tokens", "stage_blocks", "stage_runs",
+    "decode_counter", "growth_at", "num_decode", "sum_computed", "sum_reserved_tokens", "stage_blocks", "stage_runs",
     "pending_blocks", "pending_runs",
     "max_base", "max_base_dirty", "last_decode_end_ns", "num_newcomers", "num_unstaged", "num_prefill",
     "used_prefill",
@@ -118,7 +118,7 @@ SCALARS = _record(
     "submit_ns", "move_ns", "admitted", "peak_running", "peak_waiting",
     "peak_reserved_blocks", "peak_allocated_blocks", "peak_used_tokens", "unfinished",
     # record buffers
-    "num_out", "num_windows", "num_events", "num_pool_samples", "window", "spike_window", "next_pool_sample_ns",
+    "num_out", "num_windows", "num_events", "num_pool_samples", "window_end_ns", "spike_end_ns", "next_pool_sample_ns",
     "spike_low", "spike_high",
     "window_low", "window_high",
     floats=(
@@ -155,10 +155,11 @@ STEP = _record(
     "launch_kind", "padded_rows", "dense_tokens", "context_bucket", "read_tokens", "groups", "moved_blocks",
     "needed_tokens", "segments",
     "rounds", "blocks_taken", "blocks_freed", "row_moves", "off_ladder", "over_capacity", "group_capacity",
+    "batch_is_for", "batch",
     "preempted", "admitted",
     "reserved_blocks", "allocated_blocks", "used_tokens", "waiting",
     *(f"{part}_busy_ns" for part in PARTS), *(f"{part}_exposed_ns" for part in PARTS), "submit_ns", "move_ns",
-    "duration_ns",
+    "duration_ns", "launch_is_for", "launch_ahead_ns",
 )
 
 #: requests.parquet: one record for every request injected, in the order in which they ended.

@@ -1,8 +1,8 @@
 """Calendars of the decoding rows.
 
 Every decoding row advances by one token in each step that decodes, so when a row needs its next block, and when it
-ends, are known as values of the decode counter. Two wheels of doubly linked lists hold them: ``growth`` has one list
-for each residue of the block size, ``finish`` one for each residue of its size (entries of a later lap stay in their
+ends, are known as values of the decode counter. Two wheels of doubly linked lists hold them: ``growth`` has one list for
+each residue of the block size, ``finish`` one for each residue of FINISH_LISTS (entries of a later lap stay in their
 list). A decode step therefore costs the rows that have something to do, not the rows that are there.
 
 ``heads`` is one int64 array: the growth lists first, then the finish lists. Rows are stage rows; -1 ends a list.
@@ -14,16 +14,20 @@ from kvrm_sim.compiled import kernel
 from kvrm_sim.state import NONE, Ints, Record, Records
 
 
+#: Lists of the finish wheel, a power of two.
+FINISH_LISTS = 1024
+
+
 @kernel
-def growth_list(p: Record, counter_or_base: int) -> int:
+def growth_list(p: Record, counter: int) -> int:
     """The list visited when the decode counter has this residue."""
-    return counter_or_base % p.block_size
+    return counter % p.block_size
 
 
 @kernel
 def finish_list(p: Record, counter: int) -> int:
     """The list visited when the decode counter reaches this value."""
-    return p.block_size + counter % p.finish_wheel
+    return p.block_size + (counter & (FINISH_LISTS - 1))
 
 
 @kernel
