@@ -130,6 +130,29 @@ def test_a_converted_file_that_others_edited_is_refused(tmp_path: Path) -> None:
         open_trace(rewritten(path, table, **{"kvrm.trace": "{}"}))
 
 
+@given(at=st.integers(0, 2000), byte=st.integers(0, 255))
+def test_a_damaged_file_raises_nothing_but_a_trace_error(
+    tmp_path_factory: pytest.TempPathFactory, at: int, byte: int
+) -> None:
+    path = tmp_path_factory.mktemp("damaged") / "t.parquet"
+    open_trace("chat-burst", rows=200).to_parquet(path)
+    data = bytearray(path.read_bytes())
+    data[at % len(data)] = byte
+    path.write_bytes(data)
+    try:
+        rows_of(open_trace(path))
+    except TraceError as error:
+        assert "t.parquet" in str(error)  # noqa: PT017  # most damages are harmless or silent, so none is expected
+
+
+def test_a_file_that_is_gone_when_its_rows_are_read_is_named(tmp_path: Path) -> None:
+    open_trace("chat-burst", rows=5).to_parquet(tmp_path / "t.parquet")
+    trace = open_trace(tmp_path / "t.parquet")
+    (tmp_path / "t.parquet").unlink()
+    with pytest.raises(TraceError, match=r"t\.parquet: damaged, cut short or gone"):
+        rows_of(trace)
+
+
 def test_only_the_columns_that_a_trace_has_are_written(tmp_path: Path) -> None:
     trace: Trace = open_trace(written(tmp_path, csv_of((0, 1, 2))))
     trace.to_parquet(tmp_path / "t.parquet")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -24,13 +25,24 @@ VERSION_KEY = b"kvrm.trace.version"
 _TEXT = [name for name in SCHEMA.names if pa.types.is_string(SCHEMA.field(name).type)]
 
 
+@contextmanager
+def opened(path: Path) -> Iterator[pq.ParquetFile]:
+    """The file for reading; damage found on the way is a TraceError."""
+    try:
+        with pq.ParquetFile(path) as file:
+            yield file
+    except (OSError, pa.ArrowInvalid) as error:
+        reason = str(error).splitlines()[0]
+        raise TraceError(f"{path}: damaged, cut short or gone ({reason}); make it again") from error
+
+
 class ParquetStore:
     """Rows of a canonical Parquet file; `origin_ns` is subtracted from arrivals (a spooled one keeps its own clock)."""
 
     def __init__(self, path: Path, origin_ns: int = 0) -> None:
         self._path = path
         self._origin_ns = origin_ns
-        with pq.ParquetFile(path) as file:
+        with opened(path) as file:
             self._group_rows = [file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)]
 
     @property
@@ -42,7 +54,7 @@ class ParquetStore:
         """See :class:`kvrm_traces.store.Store`. Raises TraceError when the rows are not a canonical trace."""
         groups, at = self._overlapping(start, stop)
         last_ns = 0
-        with pq.ParquetFile(self._path) as file:
+        with opened(self._path) as file:
             for whole in file.iter_batches(
                 batch_size=rows, row_groups=groups, columns=list(columns), use_threads=False
             ):

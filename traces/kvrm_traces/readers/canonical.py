@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kvrm_traces.errors import TraceError
-from kvrm_traces.parquet import VERSION, VERSION_KEY, ParquetStore
+from kvrm_traces.parquet import VERSION, VERSION_KEY, ParquetStore, opened
 from kvrm_traces.readers.piece import Piece
 from kvrm_traces.schema import METADATA_KEY, TraceInfo, pace, schema_of
 from kvrm_traces.source import SourceFile
@@ -46,7 +46,7 @@ def open_canonical(source: SourceFile) -> Trace | None:
 def first_record(source: SourceFile) -> Mapping[str, Any]:
     """The first row of a Parquet file by others, by its columns."""
     names = _metadata(source).schema.to_arrow_schema().names
-    with pq.ParquetFile(source.path) as file:
+    with opened(source.path) as file:
         for batch in file.iter_batches(batch_size=1):
             return {name: batch.column(name)[0].as_py() for name in names}
     return dict.fromkeys(names, "")
@@ -55,7 +55,7 @@ def first_record(source: SourceFile) -> Mapping[str, Any]:
 def read_parquet(source: SourceFile, fields: Mapping[str, str]) -> Iterator[Piece]:
     """Yield the columns `fields` (ours -> theirs) of a Parquet file by others."""
     number = 1
-    with pq.ParquetFile(source.path) as file:
+    with opened(source.path) as file:
         for batch in file.iter_batches(batch_size=1 << 16, columns=list(dict.fromkeys(fields.values()))):
             numbers = np.arange(number, number + batch.num_rows, dtype=np.int64)
             yield Piece(columns={ours: batch.column(theirs) for ours, theirs in fields.items()}, numbers=numbers)
