@@ -67,7 +67,7 @@ def _check_row(p: Record, s: Record, rows: Records, blocks: Records, table: Ints
 
 
 @kernel
-def _check_rows(p: Record, s: Record, rows: Records, blocks: Records, table: Ints, planned: bool) -> int:
+def _check_rows(p: Record, s: Record, rows: Records, blocks: Records, table: Ints, writes: int) -> int:
     s.check_stamp += 1
     held, runs, decoding, total, live, order = 0, 0, 0, 0, 0, NONE
     row = s.running_head
@@ -80,7 +80,7 @@ def _check_rows(p: Record, s: Record, rows: Records, blocks: Records, table: Int
         if broken != OK:
             return broken
         computed = row_computed(s, rows, row)
-        if planned and blocks_for(p, computed + (1 if r.decoding else 0)) > r.blocks:
+        if blocks_for(p, computed + (writes if r.decoding else 0)) > r.blocks:
             return CAPACITY
         held += r.blocks
         runs += r.runs
@@ -170,7 +170,9 @@ def broken_invariant(
     """The first invariant that does not hold after a decision, or OK."""
     broken = _check_free(p, s, blocks)
     if broken == OK:
-        broken = _check_rows(p, s, rows, blocks, table, planned)
+        # Decoding rows write in this step unless it is one of prefills alone.
+        writes = 1 if planned and step.decode_rows > 0 else 0
+        broken = _check_rows(p, s, rows, blocks, table, writes)
     if broken != OK:
         return broken
     if s.injected != s.completed + s.rejected + s.truncated + s.num_running + s.num_waiting:

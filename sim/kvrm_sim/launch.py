@@ -75,8 +75,11 @@ def choose_launch(p: Record, s: Record, step: Record, ladders: Ints, rows: Recor
             step.dense_tokens = padded
         else:
             step.off_ladder = 1
+    if step.decode_rows == 0:
+        step.read_tokens = 0
+        return
     step.read_tokens = s.sum_computed + s.num_decode
-    if p.extent == EXTENT_BUCKET and step.decode_rows > 0:
+    if p.extent == EXTENT_BUCKET:
         if step.launch_kind == GRAPH:
             step.read_tokens = step.padded_rows * step.context_bucket
         elif p.read == READ_RESERVED:

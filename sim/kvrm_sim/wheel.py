@@ -13,7 +13,6 @@ from __future__ import annotations
 from kvrm_sim.compiled import kernel
 from kvrm_sim.state import NONE, Ints, Record, Records
 
-
 #: Lists of the finish wheel, a power of two.
 FINISH_LISTS = 1024
 

@@ -1,0 +1,69 @@
+"""The compiled core against the plain reference: random traces under random policies give identical integers."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+
+import pytest
+
+from kvrm_sim import state as st
+from kvrm_sim.meters import bucket_of
+from tests.sim.core_runs import PLAN, CoreRun, parameters_for, random_costs, run_core, step_cost
+from tests.sim.reference import ReferenceResult, simulate
+from tests.sim.strategies import Case, random_case
+
+pytestmark = pytest.mark.core
+
+#: The interpreted core is slow; it runs the first tenth of the pairs.
+PAIRS = 240 if os.environ.get("KVRM_CORE", "compiled") != "interpreted" else 24
+BATCH = 24
+
+
+def both(case: Case, until_ns: int | None = None) -> tuple[CoreRun, ReferenceResult]:
+    parameters = parameters_for(case.config, random_costs(case.seed))
+    expected = simulate(case.config, case.arrivals, step_cost(parameters), until_ns=until_ns)
+    return run_core(parameters, case.arrivals, until_ns=until_ns, keep_steps=True), expected
+
+
+def assert_same(case: Case, until_ns: int | None = None) -> None:
+    run, expected = both(case, until_ns)
+    where = f"case {case.seed}"
+    for number, (step, wanted) in enumerate(zip(run.steps, expected.steps, strict=False)):
+        at = f"{where}, step {number} at {wanted.start_ns} ns"
+        assert {name: step[name] for name in PLAN} == {name: wanted.plan[name] for name in PLAN}, at
+        assert (step["start_ns"], step["end_ns"]) == (wanted.start_ns, wanted.end_ns), at
+        assert bool(step["off_ladder"] or step["over_capacity"]) == wanted.off_ladder, at
+        memory = (wanted.reserved_blocks, wanted.allocated_blocks, wanted.used_tokens)
+        assert (step["reserved_blocks"], step["allocated_blocks"], step["used_tokens"]) == memory, at
+        assert step["row_moves"] == wanted.row_moves, at
+    assert len(run.steps) == len(expected.steps), where
+    assert run.rows == expected.requests, where
+    gaps = Counter(bucket_of(gap) for gap in expected.itl_ns)
+    found = run.replica.histograms[st.H_ITL]
+    assert {int(b): int(found[b]) for b in found.nonzero()[0]} == dict(gaps), where
+    assert int(run.replica.tallies[st.H_ITL].total) == sum(expected.itl_ns), where
+    assert int(run.replica.scalars[0].free_blocks) == expected.free_blocks, where
+
+
+@pytest.mark.parametrize("batch", range(PAIRS // BATCH))
+def test_random_traces_under_random_policies_give_identical_integers(batch: int) -> None:
+    for seed in range(batch * BATCH, (batch + 1) * BATCH):
+        assert_same(random_case(seed))
+
+
+def test_a_stop_in_the_middle_leaves_the_same_requests_unfinished() -> None:
+    """A22, E02: what had arrived and not ended at the stop is reported as unfinished."""
+    for seed in range(5000, 5000 + PAIRS // 4):
+        case = random_case(seed)
+        whole = simulate(case.config, case.arrivals, step_cost(parameters_for(case.config, random_costs(seed))))
+        ends = sorted({step.end_ns for step in whole.steps} | {a.arrival_ns for a in case.arrivals})
+        for until_ns in (ends[len(ends) // 3], ends[len(ends) // 2] + 1):
+            assert_same(case, until_ns)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("batch", range(200))
+def test_thousands_of_random_pairs_give_identical_integers(batch: int) -> None:
+    for seed in range(10_000 + batch * BATCH, 10_000 + (batch + 1) * BATCH):
+        assert_same(random_case(seed))
