@@ -31,7 +31,7 @@ def opened(path: Path) -> Iterator[pq.ParquetFile]:
     try:
         with pq.ParquetFile(path) as file:
             yield file
-    except (OSError, pa.ArrowInvalid) as error:
+    except (OSError, pa.ArrowInvalid, UnicodeDecodeError) as error:
         reason = str(error).splitlines()[0]
         raise TraceError(f"{path}: damaged, cut short or gone ({reason}); make it again") from error
 

@@ -65,6 +65,6 @@ def read_parquet(source: SourceFile, fields: Mapping[str, str]) -> Iterator[Piec
 def _metadata(source: SourceFile) -> Any:
     try:
         return pq.read_metadata(source.path)
-    except (pa.ArrowInvalid, OSError) as error:
+    except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
         reason = str(error).splitlines()[0]
         raise TraceError(f"{source.path}: begins as Parquet but cannot be read as it ({reason})") from error
