@@ -78,8 +78,8 @@ def _about_requests(run: Mapping[str, Any], trace: TraceInfo) -> Iterator[str]:
 def _about_load(run: Mapping[str, Any], scalars: Record, plan: MemoryPlan) -> Iterator[str]:
     if run["overloaded"]:
         yield (
-            "overloaded: the backlog still grows at the last arrival; latencies depend on how long the trace is, and no "
-            "latency ranking is given"
+            "overloaded: the backlog still grows at the last arrival; latencies depend on how long the trace is, and "
+            "no latency ranking is given"
         )
     peak = int(scalars.peak_allocated_blocks)
     if peak < UNDERUSED_SHARE * plan.pool_blocks:

@@ -1,9 +1,9 @@
 """Calendars of the decoding rows.
 
 Every decoding row advances by one token in each step that decodes, so when a row needs its next block, and when it
-ends, are known as values of the decode counter. Two wheels of doubly linked lists hold them: ``growth`` has one list for
-each residue of the block size, ``finish`` one for each residue of FINISH_LISTS (entries of a later lap stay in their
-list). A decode step therefore costs the rows that have something to do, not the rows that are there.
+ends, are known as values of the decode counter. Two wheels of doubly linked lists hold them: ``growth`` has one list
+for each residue of the block size, ``finish`` one for each residue of FINISH_LISTS (entries of a later lap stay in
+their list). A decode step therefore costs the rows that have something to do, not the rows that are there.
 
 ``heads`` is one int64 array: the growth lists first, then the finish lists. Rows are stage rows; -1 ends a list.
 """

@@ -20,16 +20,18 @@ from tests.sim.reference_records import Arrival, ReferenceConfig, RequestRow
 
 #: The integers of docs/semantics.md section 6.
 PLAN = (
-    "decode_rows", "prefill_rows", "prefill_tokens", "prefill_read_tokens", "prefill_pairs", "sampled_rows", "launch_kind",
-    "padded_rows", "dense_tokens", "context_bucket", "read_tokens", "groups", "moved_blocks", "needed_tokens", "segments",
-    "rounds", "blocks_taken", "blocks_freed",
+    "decode_rows", "prefill_rows", "prefill_tokens", "prefill_read_tokens", "prefill_pairs", "sampled_rows",
+    "launch_kind", "padded_rows", "dense_tokens", "context_bucket", "read_tokens",
+    "groups", "moved_blocks", "needed_tokens", "segments", "rounds", "blocks_taken", "blocks_freed",
 )  # fmt: skip
 
 COSTS = (
-    "host_step_ns", "host_row_ns", "host_block_ns", "host_group_ns", "commit_call_ns", "commit_byte_ns", "launch_kernel_ns",
-    "first_launch_ns", "graph_replay_ns", "graph_node_gap_ns", "submit_call_ns", "submit_descriptor_ns", "copy_segment_ns",
-    "copy_block_ns", "attention_token_ns", "attention_mixed_token_ns", "prefill_token_ns", "prefill_pair_ns",
-    "dense_token_ns", "dense_weights_ns", "head_row_ns", "head_weights_ns", "collective_call_ns", "collective_token_ns",
+    "host_step_ns", "host_row_ns", "host_block_ns", "host_group_ns", "commit_call_ns", "commit_byte_ns",
+    "launch_kernel_ns", "first_launch_ns", "graph_replay_ns", "graph_node_gap_ns",
+    "submit_call_ns", "submit_descriptor_ns", "copy_segment_ns", "copy_block_ns",
+    "attention_token_ns", "attention_mixed_token_ns", "prefill_token_ns", "prefill_pair_ns",
+    "dense_token_ns", "dense_weights_ns", "head_row_ns", "head_weights_ns",
+    "collective_call_ns", "collective_token_ns",
 )  # fmt: skip
 
 
