@@ -105,7 +105,7 @@ def _deliver(
     if q.first_token_ns == NONE:
         q.first_token_ns = s.now_ns
         tally(tallies, histograms, H_TTFT, s.now_ns - q.arrival_ns, 1)
-        log_event(p, s, events, EV_FIRST_TOKEN, q.row)
+        log_event(p, s, events, EV_FIRST_TOKEN, s.now_ns, q.row)
     else:
         tally_gap(s, tallies, histograms, windows, s.now_ns - q.last_token_ns, 1)
     q.last_token_ns = s.now_ns
@@ -182,7 +182,7 @@ def _finish_rows(
             q.delivered = q.output_tokens
         release_row(p, s, rows, blocks, tree, table, row, blocks_for(p, q.reserved_tokens))
         close_row(s, rows, row)
-        log_event(p, s, events, EV_FINISH, q.row)
+        log_event(p, s, events, EV_FINISH, s.now_ns, q.row)
         finish_request(p, s, requests, request, out, tallies, histograms)
 
 

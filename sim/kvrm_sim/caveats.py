@@ -22,16 +22,21 @@ if TYPE_CHECKING:
 UNDERUSED_SHARE = 0.5
 #: A backlog smaller than this share of all requests is no overload.
 BACKLOG_SHARE = 0.005
+#: A mean backlog of this share of all requests in the last tenth of the arrivals is one, whether or not it grows.
+LARGE_BACKLOG_SHARE = 0.1
 #: How much the backlog of the last tenth of the arrivals has to exceed that of the eighth.
 BACKLOG_GROWTH = 1.1
 
 
 def is_overloaded(params: Record, scalars: Record, waiting_tenths: NDArray[np.float64], end_ns: int) -> bool | None:
-    """Whether the backlog still grew at the last arrival. ``waiting_tenths``: float64 [10], waiting requests × ns.
+    """Whether requests came faster than they were served, as seen at the last arrival.
 
-    Either the mean backlog grows over the last three tenths of the arrival span, is the greatest of all in the last
-    one, is there at least 1.1 × that of the eighth and more than 0.5% of the requests (and more than one); or requests
-    queue and serving goes on for longer after the last arrival than arrivals came. None: the span was not known.
+    ``waiting_tenths``: float64 [10], waiting requests × ns in each tenth of the arrival span.
+
+    It is so when the mean backlog grows over the last three tenths of the arrival span, is the greatest of all in the
+    last one, is there at least 1.1 × that of the eighth and more than 0.5% of the requests (and more than one); or in
+    the last tenth more than 10% of all requests wait; or requests queue and serving goes on for longer after the last
+    arrival than arrivals came. None: the span was not known.
     """
     if params.steady_until_ns == NEVER or scalars.injected == 0:
         return None
@@ -41,7 +46,8 @@ def is_overloaded(params: Record, scalars: Record, waiting_tenths: NDArray[np.fl
     grows = eighth < ninth < last and last == backlog.max() and last >= BACKLOG_GROWTH * eighth and last > least
     arrivals_ns = int(scalars.last_arrival_ns - scalars.first_arrival_ns)
     drags = scalars.peak_waiting > least and end_ns - int(scalars.last_arrival_ns) > arrivals_ns
-    return bool(grows or drags)
+    piles_up = last > max(1.0, LARGE_BACKLOG_SHARE * float(scalars.injected))
+    return bool(grows or piles_up or drags)
 
 
 def caveats(
@@ -78,7 +84,7 @@ def _about_requests(run: Mapping[str, Any], trace: TraceInfo) -> Iterator[str]:
 def _about_load(run: Mapping[str, Any], scalars: Record, plan: MemoryPlan) -> Iterator[str]:
     if run["overloaded"]:
         yield (
-            "overloaded: the backlog still grows at the last arrival; latencies depend on how long the trace is, and "
+            "overloaded: requests come faster than they are served; latencies depend on how long the trace is, and "
             "no latency ranking is given"
         )
     peak = int(scalars.peak_allocated_blocks)

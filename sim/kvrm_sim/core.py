@@ -11,9 +11,8 @@ from __future__ import annotations
 from kvrm_sim.apply import apply
 from kvrm_sim.check import broken_invariant
 from kvrm_sim.compiled import kernel, outlined
-from kvrm_sim.cost import time_step
+from kvrm_sim.decide import decide
 from kvrm_sim.decoding import row_delivered
-from kvrm_sim.launch import choose_launch
 from kvrm_sim.meters import (
     BUCKETS,
     clear_window,
@@ -23,7 +22,6 @@ from kvrm_sim.meters import (
 from kvrm_sim.pool import open_pool
 from kvrm_sim.request import arrive, emit, open_arena
 from kvrm_sim.rowlist import open_rows
-from kvrm_sim.scheduler import schedule
 from kvrm_sim.state import (
     DECIDED,
     DONE,
@@ -33,6 +31,7 @@ from kvrm_sim.state import (
     EVENT,
     FLUSH,
     FLYING,
+    GO_ON,
     GROW,
     IDLE,
     NEED_ARRIVALS,
@@ -50,7 +49,6 @@ from kvrm_sim.state import (
     Record,
     Records,
 )
-from kvrm_sim.transport import count_transfers
 
 #: Decisions in a row that plan nothing while requests wait before that is called an error.
 STUCK_DECISIONS = 1000
@@ -82,61 +80,18 @@ def open_replica(
 
 
 @kernel
-def _open_step(s: Record, step: Record) -> None:
-    step.start_ns = s.now_ns
-    step.decode_rows = 0
-    step.prefill_rows = 0
-    step.prefill_tokens = 0
-    step.prefill_read_tokens = 0
-    step.prefill_pairs = 0
-    step.sampled_rows = 0
-    step.preempted = 0
-    step.admitted = 0
-    s.num_prefill = 0
-
-
-@kernel
-def decide(
+def _take_arrivals(
     p: Record,
     s: Record,
-    step: Record,
     ladders: Ints,
+    arrivals: Records,
     requests: Records,
-    rows: Records,
-    heads: Ints,
-    blocks: Records,
-    tree: Ints,
-    table: Ints,
-    tallies: Records,
-    histograms: Ints,
+    out: Records,
     events: Records,
-) -> bool:
-    """Plan the next step at the present time, with its cost; False when there is nothing to run."""
-    _open_step(s, step)
-    s.blocks_taken = 0
-    schedule(p, s, step, requests, rows, heads, blocks, tree, table, tallies, histograms, events)
-    if step.decode_rows + step.prefill_rows == 0:
-        return False
-    count_transfers(p, s, step, ladders, rows, table)
-    choose_launch(p, s, step, ladders, rows)
-    step.blocks_taken = s.blocks_taken
-    step.blocks_freed = s.blocks_freed
-    s.blocks_freed = 0
-    step.reserved_blocks = s.reserved_blocks
-    step.allocated_blocks = p.pool_blocks - s.free_blocks
-    step.used_tokens = s.sum_computed + s.used_prefill
-    step.waiting = s.num_waiting
-    time_step(p, step)
-    step.end_ns = step.start_ns + step.duration_ns
-    return True
-
-
-@kernel
-def _take_arrivals(
-    p: Record, s: Record, ladders: Ints, arrivals: Records, requests: Records, out: Records, events: Records
+    latest_ns: int,
 ) -> int:
-    """Take in every supplied arrival with time <= now. OK, or GROW, FLUSH, ERROR when that has to be seen to first."""
-    while s.next_arrival < s.num_arrivals and arrivals[s.next_arrival].arrival_ns <= s.now_ns:
+    """Take in every supplied arrival up to a time. GO_ON, or what has to be seen to first."""
+    while s.next_arrival < s.num_arrivals and arrivals[s.next_arrival].arrival_ns <= latest_ns:
         if s.arena_free == NONE:
             return GROW
         if s.num_out >= len(out) or s.num_events + 2 >= len(events):
@@ -149,7 +104,7 @@ def _take_arrivals(
             s.error_detail = a.prompt_tokens + a.output_tokens
             return ERROR
         s.next_arrival += 1
-    return DONE
+    return GO_ON
 
 
 @kernel
@@ -162,6 +117,96 @@ def _buffers_full(p: Record, s: Record, out: Records, windows: Records, samples:
         or s.num_pool_samples + 1 > len(samples)
         or (p.log_events and s.num_events + room > len(events))
     )
+
+
+@kernel
+def _land(
+    p: Record,
+    s: Record,
+    step: Record,
+    ladders: Ints,
+    arrivals: Records,
+    requests: Records,
+    rows: Records,
+    heads: Ints,
+    blocks: Records,
+    tree: Ints,
+    table: Ints,
+    out: Records,
+    windows: Records,
+    samples: Records,
+    classes: Ints,
+    tallies: Records,
+    histograms: Ints,
+    waiting_tenths: Ints,
+    events: Records,
+    until_ns: int,
+) -> int:
+    """Take in what arrives before the step in flight ends, then end it, unless it ends after `until_ns`."""
+    latest_ns = min(step.end_ns - 1, until_ns)
+    reason = _take_arrivals(p, s, ladders, arrivals, requests, out, events, latest_ns)
+    if reason != GO_ON:
+        return reason
+    if step.end_ns > until_ns:
+        return UNTIL
+    if s.known_until_ns < step.end_ns:
+        return NEED_ARRIVALS
+    if _buffers_full(p, s, out, windows, samples, events):
+        return FLUSH
+    apply(
+        p,
+        s,
+        step,
+        requests,
+        rows,
+        heads,
+        blocks,
+        tree,
+        table,
+        out,
+        windows,
+        samples,
+        classes,
+        tallies,
+        histograms,
+        waiting_tenths,
+        events,
+    )
+    s.phase = READY
+    return GO_ON
+
+
+@kernel
+def _wake(s: Record, arrivals: Records, until_ns: int) -> int:
+    """An idle replica goes on at the next arrival, unless that is after `until_ns` or not known."""
+    if s.next_arrival >= s.num_arrivals:
+        if s.known_until_ns == NEVER:
+            return DONE
+        return UNTIL if s.known_until_ns >= until_ns else NEED_ARRIVALS
+    if arrivals[s.next_arrival].arrival_ns > until_ns:
+        return UNTIL
+    s.now_ns = max(s.now_ns, arrivals[s.next_arrival].arrival_ns)
+    s.phase = READY
+    return GO_ON
+
+
+@kernel
+def _take_off(s: Record, step: Record, requests: Records, planned: bool) -> int:
+    """After a decision: the step flies, or the replica is idle, or it decides again (and not for ever)."""
+    if planned:
+        s.phase = FLYING
+        s.idle_decisions = 0
+        return DECIDED
+    if s.num_waiting == 0 and s.num_running == 0:
+        s.phase = IDLE
+        return GO_ON
+    s.carried_preemptions += step.preempted
+    s.idle_decisions += 1
+    if s.idle_decisions < STUCK_DECISIONS:
+        return GO_ON
+    s.status = E_NO_PROGRESS
+    s.error_request = requests[s.waiting_head].row if s.waiting_head != NONE else NONE
+    return ERROR
 
 
 @outlined
@@ -190,52 +235,24 @@ def span(
     flags: int,
 ) -> int:
     """Advance one replica; returns why it stopped (state.REASONS). The caller sees to that and calls again."""
-    p = params[0]
-    s = scalars[0]
-    step = steps[0]
+    p, s, step = params[0], scalars[0], steps[0]
     done = 0
     while True:
         if s.phase == FLYING:
-            if step.end_ns > until_ns:
-                return UNTIL
-            if _buffers_full(p, s, out, windows, samples, events):
-                return FLUSH
-            if done >= max_steps:
+            if done >= max_steps and step.end_ns <= until_ns:
                 return WORK
             done += 1
-            apply(
-                p,
-                s,
-                step,
-                requests,
-                rows,
-                heads,
-                blocks,
-                tree,
-                table,
-                out,
-                windows,
-                samples,
-                classes,
-                tallies,
-                histograms,
-                waiting_tenths,
-                events,
-            )
-            s.phase = READY
-            if flags & STOP_AT_EVENTS and s.num_events > 0:
+            # fmt: off
+            reason = _land(p, s, step, ladders, arrivals, requests, rows, heads, blocks, tree, table, out, windows,
+                           samples, classes, tallies, histograms, waiting_tenths, events, until_ns)
+            # fmt: on
+            if reason == GO_ON and flags & STOP_AT_EVENTS and s.num_events > 0:
                 return EVENT
-        elif s.phase == IDLE:
-            if s.next_arrival >= s.num_arrivals:
-                if s.known_until_ns == NEVER:
-                    return DONE
-                return UNTIL if s.known_until_ns >= until_ns else NEED_ARRIVALS
-            if arrivals[s.next_arrival].arrival_ns > until_ns:
-                return UNTIL
-            s.now_ns = max(s.now_ns, arrivals[s.next_arrival].arrival_ns)
-            s.phase = READY
-        reason = _take_arrivals(p, s, ladders, arrivals, requests, out, events)
-        if reason != DONE:
+        else:
+            reason = _wake(s, arrivals, until_ns) if s.phase == IDLE else GO_ON
+        if reason == GO_ON:
+            reason = _take_arrivals(p, s, ladders, arrivals, requests, out, events, s.now_ns)
+        if reason != GO_ON:
             return reason
         if s.now_ns >= s.known_until_ns and s.known_until_ns < until_ns:
             return NEED_ARRIVALS
@@ -243,25 +260,13 @@ def span(
             return UNTIL
         planned = decide(p, s, step, ladders, requests, rows, heads, blocks, tree, table, tallies, histograms, events)
         if p.check:
-            broken = broken_invariant(p, s, step, rows, blocks, table, planned)
-            if broken != OK:
+            s.error_detail = broken_invariant(p, s, step, rows, blocks, table, planned)
+            if s.error_detail != OK:
                 s.status = E_INVARIANT
-                s.error_detail = broken
                 return ERROR
-        if planned:
-            s.phase = FLYING
-            s.idle_decisions = 0
-        elif s.num_waiting > 0 or s.num_running > 0:
-            s.carried_preemptions += step.preempted
-            s.idle_decisions += 1
-            if s.idle_decisions >= STUCK_DECISIONS:
-                s.status = E_NO_PROGRESS
-                s.error_request = requests[s.waiting_head].row if s.waiting_head != NONE else NONE
-                return ERROR
-        else:
-            s.phase = IDLE
-        if flags & STOP_AT_DECISIONS and planned:
-            return DECIDED
+        reason = _take_off(s, step, requests, planned)
+        if reason == ERROR or (reason == DECIDED and flags & STOP_AT_DECISIONS):
+            return reason
         if flags & STOP_AT_EVENTS and s.num_events > 0:
             return EVENT
 

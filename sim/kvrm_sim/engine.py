@@ -90,7 +90,7 @@ class RequestEvents:
 
     @property
     def rejected(self) -> simpy.Event:
-        """It was refused: when the scheduler looks at arrivals, which is not before the step in flight has ended."""
+        """It was refused."""
         return self._event("reject")
 
     def fire(self, kind: str, time_ns: int) -> None:
@@ -185,8 +185,8 @@ class EventReplica:
             replica.know_until(until)
             reason = replica.advance(until, max_steps=STEPS_A_CALL, flags=st.STOP_AT_EVENTS)
             if replica.has_events:
-                if replica.now_ns > env.now:
-                    yield _At(env, replica.now_ns - int(env.now), FIRST)
+                if replica.last_event_ns > env.now:
+                    yield _At(env, replica.last_event_ns - int(env.now), FIRST)
                 replica.drain_events()
             if reason in (st.EVENT, st.WORK):
                 continue
@@ -241,12 +241,14 @@ def run(
     stop_at_s: float | None = None,
     hooks: tuple[Hook, ...] = (),
     force: bool = False,
+    keep: bool = True,
 ) -> RunResult:
     """Replay a trace on one replica.
 
     ``stop_at_s``: simulated seconds after which everything unfinished is reported as such. ``hooks`` (driver ``events``
-    only) see each event. Raises DoesNotFitError before any work, InputError for rows that the configuration cannot
-    take, WorkError when the run fails.
+    only) see each event. Without ``out`` the tables are kept in memory, unless ``keep`` is false. Raises
+    DoesNotFitError before any work, InputError for rows that the configuration cannot take, WorkError when the run
+    fails.
     """
     if hooks and driver != "events":
         raise ValueError("hooks need driver='events': the span driver does not stop at single events")
@@ -256,7 +258,7 @@ def run(
     parameters = parameters_of(config, plan, span_ns=trace.info.span_ns, log_events=driver == "events")
     with RunWriter(out, force=force) as writer:
         collector = Collector()
-        target = collector if out is None else writer
+        target = collector if out is None and keep else writer  # without a folder the writer does nothing
         sinks = Sinks(requests=target.requests, windows=target.windows, pool=target.pool)
         started = time.perf_counter()
         replica = Replica(parameters, sinks)
@@ -277,7 +279,11 @@ def run(
         writer.document(summary, config.to_toml())
         writer.commit()
     return RunResult(
-        summary=summary, memory_plan=plan, config=config, folder=out, _tables=collector.tables() if out is None else {}
+        summary=summary,
+        memory_plan=plan,
+        config=config,
+        folder=out,
+        _tables=collector.tables() if out is None and keep else {},
     )
 
 

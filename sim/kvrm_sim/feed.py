@@ -8,6 +8,7 @@ import numpy as np
 
 from kvrm_sim.state import ARRIVALS, NEVER, NONE, Records
 from kvrm_traces import Trace
+from kvrm_traces.arrow import int64_values
 
 CHUNK_ROWS = 65_536
 
@@ -26,9 +27,9 @@ def arrival_chunks(trace: Trace, rows: int = CHUNK_ROWS) -> Iterator[tuple[Recor
         chunk = np.empty(batch.num_rows, ARRIVALS)
         chunk["row"] = np.arange(first, first + batch.num_rows)
         for name in columns[:3]:
-            chunk[name] = batch.column(name).to_numpy()
+            chunk[name] = int64_values(batch.column(name))
         if declared:
-            chunk["declared_max_tokens"] = batch.column("declared_max_tokens").fill_null(NONE).to_numpy()
+            chunk["declared_max_tokens"] = int64_values(batch.column("declared_max_tokens").fill_null(NONE))
         else:
             chunk["declared_max_tokens"] = NONE
         first += batch.num_rows

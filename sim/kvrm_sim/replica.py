@@ -191,6 +191,11 @@ class Replica:
         """Whether something observable was logged and not handed out yet."""
         return bool(self.scalars[0].num_events)
 
+    @property
+    def last_event_ns(self) -> int:
+        """Time of the last event that was logged and not handed out yet."""
+        return int(self.events[int(self.scalars[0].num_events) - 1].time_ns)
+
     def drain_events(self) -> None:
         """Hand out logged events."""
         s = self.scalars[0]

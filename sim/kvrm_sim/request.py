@@ -37,12 +37,12 @@ OVER_REJECT, OVER_TRUNCATE, OVER_ERROR = range(3)
 
 
 @kernel
-def log_event(p: Record, s: Record, events: Records, kind: int, row: int) -> None:
+def log_event(p: Record, s: Record, events: Records, kind: int, time_ns: int, row: int) -> None:
     """Log what an observer may wait for; nothing unless the run asks for events."""
     if p.log_events:
         e = events[s.num_events]
         e.kind = kind
-        e.time_ns = s.now_ns
+        e.time_ns = time_ns
         e.row = row
         s.num_events += 1
 
@@ -153,7 +153,7 @@ def _emit_rejected(p: Record, s: Record, a: Record, out: Records, events: Record
     o.recomputed_tokens = 0
     s.num_out += 1
     s.rejected += 1
-    log_event(p, s, events, EV_REJECT, a.row)
+    log_event(p, s, events, EV_REJECT, max(s.now_ns, a.arrival_ns), a.row)
 
 
 @outlined

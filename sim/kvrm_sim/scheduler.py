@@ -55,7 +55,7 @@ def preempt_last(
     release_row(p, s, rows, blocks, tree, table, row, blocks_for(p, q.reserved_tokens))
     close_row(s, rows, row)
     push_waiting_front(s, requests, request)
-    log_event(p, s, events, EV_PREEMPT, q.row)
+    log_event(p, s, events, EV_PREEMPT, s.now_ns, q.row)
     return row
 
 
@@ -193,7 +193,7 @@ def _try_admit(
     if q.admitted_ns == NONE:
         q.admitted_ns = s.now_ns
         tally(tallies, histograms, H_QUEUE, s.now_ns - q.arrival_ns, 1)
-    log_event(p, s, events, EV_ADMIT, q.row)
+    log_event(p, s, events, EV_ADMIT, s.now_ns, q.row)
     return row
 
 

@@ -24,6 +24,7 @@ NEVER = np.iinfo(np.int64).max
 
 # What `span` returns.
 UNTIL, NEED_ARRIVALS, WORK, FLUSH, GROW, DONE, EVENT, DECIDED, ERROR = range(9)
+GO_ON = 9  # between the parts of `span` only: none of them
 REASONS = ("until", "need_arrivals", "work_budget", "flush", "grow", "done", "event", "decided", "error")
 
 # Phases of the replica.

@@ -53,7 +53,7 @@ def test_an_overloaded_run_is_shown_and_not_ranked() -> None:
     assert table["not_ranked_because"].isna().to_list() == [False, True, True]
     text = render_text(runs)
     assert "(1.00)" in text
-    assert "static: overloaded: the backlog still grows" in text
+    assert "static: overloaded: requests come faster than they are served" in text
     assert "(1.00)" in to_markdown(runs)
     assert comparison_table(runs[:2])["itl_p50_rank"].isna().all()  # one run is no ranking
 

@@ -20,6 +20,7 @@ class Scheduler:
         self.waiting: list[Request] = []
         self.running: list[Request] = []  # in order of admission
         self.now_ns = 0
+        self.batch_open = False  # `refill = batch`: nobody in the batch has decoded yet
         self.blocks_taken = 0  # in the last decision
         self.blocks_freed = 0  # since the previous planned step; whoever starts a step sets it to zero
 
@@ -29,7 +30,11 @@ class Scheduler:
         decide_once = self._decide_separate if self.config.prefill == "separate" else self._decide_chunked
         while True:
             self.blocks_taken = 0
+            if not self.running:
+                self.batch_open = True
             planned, preempted = decide_once()
+            if any(r.decoding for r, _ in planned):
+                self.batch_open = False
             if planned or not preempted:
                 return planned
 
@@ -98,7 +103,7 @@ class Scheduler:
         return planned, left, preempted
 
     def _may_refill(self) -> bool:
-        return self.config.refill == "continuous" or not self.running
+        return self.config.refill == "continuous" or self.batch_open
 
     def _want(self, r: Request, first_chunk_end: int) -> int:
         """Blocks that an admission takes."""
