@@ -119,8 +119,8 @@ def random_config(rng: random.Random) -> ReferenceConfig:
         admission="first_chunk" if first_chunk else "full_prompt",
         watermark_blocks=rng.choice((0, 0, rng.randint(0, pool_blocks // 4))),
         refill=rng.choice(("continuous", "continuous", "batch")),
-        **_launch(rng, slots=slots, limit=limit, prefill=prefill, token_budget=token_budget),  # type: ignore[arg-type]
-        **_read(rng, paged=paged),  # type: ignore[arg-type]
+        **_launch(rng, slots=slots, limit=limit, prefill=prefill, token_budget=token_budget),  # type: ignore[arg-type]  # fields by name
+        **_read(rng, paged=paged),  # type: ignore[arg-type]  # fields by name
         layout=rng.choice(("layer_major", "block_major")),
         layers=rng.randint(1, 4),
     )
