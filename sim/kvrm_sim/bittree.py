@@ -49,7 +49,7 @@ def tree_add(tree: Ints, member: int) -> None:
     for level in range(tree[0]):
         at = tree[1 + level] + (member >> 5)
         before = tree[at]
-        tree[at] = before | (1 << (member & 31))
+        tree[at] = before | (np.int64(1) << (member & 31))
         if before != 0:
             return
         member >>= 5
@@ -60,7 +60,7 @@ def tree_discard(tree: Ints, member: int) -> None:
     """Remove a member that is in the set."""
     for level in range(tree[0]):
         at = tree[1 + level] + (member >> 5)
-        tree[at] &= ~(1 << (member & 31))
+        tree[at] &= ~(np.int64(1) << (member & 31))
         if tree[at] != 0:
             return
         member >>= 5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as hs
@@ -58,3 +59,16 @@ def test_every_single_bit_is_found() -> None:
         assert lowest_bit(1 << bit) == highest_bit(1 << bit) == bit
         assert highest_bit((2 << bit) - 1) == bit
     assert lowest_bit(0b1011000) == 3
+
+
+def test_members_may_be_block_ids_of_a_table() -> None:
+    """Block tables are int32: bit 31 of a word must not become a sign."""
+    tree = new_tree(100)
+    ids = np.arange(1, 100, dtype=np.int32)
+    for member in ids:
+        tree_add(tree, member)
+    assert (tree >= 0).all()
+    for member in ids:
+        assert tree_least(tree, 0) == member
+        tree_discard(tree, member)
+    assert tree_least(tree, 0) == -1
