@@ -104,7 +104,7 @@ def _deliver(
     """A token whose gap is the request's own: its first, or the first since it joined or came back."""
     if q.first_token_ns == NONE:
         q.first_token_ns = s.now_ns
-        tally(tallies, histograms, H_TTFT, s.now_ns - q.arrival_ns, 1)
+        tally(tallies[H_TTFT], histograms[H_TTFT], s.now_ns - q.arrival_ns, 1)
         log_event(p, s, events, EV_FIRST_TOKEN, s.now_ns, q.row)
     else:
         tally_gap(s, tallies, histograms, windows, s.now_ns - q.last_token_ns, 1)

@@ -100,6 +100,7 @@ def _compile(function: F, *, inline: bool) -> F:
         "boundscheck": MODE == "boundscheck",
         "nogil": True,
         "_nrt": False,
+        "no_cfunc_wrapper": True,
         "forceinline": inline,
     }
     return cast(F, numba.njit(**options)(function))

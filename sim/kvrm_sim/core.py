@@ -9,7 +9,6 @@ with time <= until and decisions with time < until, so a step in flight at ``unt
 from __future__ import annotations
 
 from kvrm_sim.apply import apply
-from kvrm_sim.check import broken_invariant
 from kvrm_sim.compiled import kernel, outlined
 from kvrm_sim.decide import decide
 from kvrm_sim.decoding import row_delivered
@@ -25,7 +24,6 @@ from kvrm_sim.rowlist import open_rows
 from kvrm_sim.state import (
     DECIDED,
     DONE,
-    E_INVARIANT,
     E_NO_PROGRESS,
     ERROR,
     EVENT,
@@ -259,11 +257,6 @@ def span(
         if s.now_ns >= until_ns:
             return UNTIL
         planned = decide(p, s, step, ladders, requests, rows, heads, blocks, tree, table, tallies, histograms, events)
-        if p.check:
-            s.error_detail = broken_invariant(p, s, step, rows, blocks, table, planned)
-            if s.error_detail != OK:
-                s.status = E_INVARIANT
-                return ERROR
         reason = _take_off(s, step, requests, planned)
         if reason == ERROR or (reason == DECIDED and flags & STOP_AT_DECISIONS):
             return reason

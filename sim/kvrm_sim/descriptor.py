@@ -1,4 +1,4 @@
-"""CommitDescriptor: the fixed-shape record of one step, as the device would get it.
+"""CommitDescriptor: the fixed-shape record of one step, as the device would get it; and the check of it.
 
 One per step. Every field has the shape of the whole batch, whatever runs: rows are batch rows (slots), and a slot
 that does not decode in the step is reset and points at the null block (id 0). Prefill chunks are described by the
@@ -13,19 +13,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvrm_sim import state as st
+from kvrm_sim.check import INVARIANTS, broken_invariant
 from kvrm_sim.compiled import outlined
 from kvrm_sim.decoding import READ_STAGED, row_computed
 from kvrm_sim.pager import PAGED, blocks_for
-from kvrm_sim.state import NONE, Ints, Records
+from kvrm_sim.state import NONE, OK, Ints, Records
 from kvrm_sim.transport import plan_groups
 
 
 @outlined
-def fill_descriptor(
+def inspect_step(
     params: Records,
     scalars: Records,
     steps: Records,
     rows: Records,
+    blocks: Records,
     table: Ints,
     tables: Ints,
     slot_mapping: Ints,
@@ -34,10 +36,21 @@ def fill_descriptor(
     active: Ints,
     stage_rows: Ints,
     groups: Ints,
-) -> int:
-    """Describe the step in flight; every entry of every field is written. Returns the number of groups."""
+    planned: bool,
+    check: bool,
+) -> tuple[int, int]:
+    """Check the invariants of the state if asked to, then describe the step in flight (`planned`), every entry of it.
+
+    Returns (the broken invariant or OK, number of groups).
+    """
     p = params[0]
     s = scalars[0]
+    if check:
+        broken = broken_invariant(p, s, steps[0], rows, blocks, table, planned)
+        if broken != OK:
+            return broken, 0
+    if not planned:
+        return OK, 0
     tables[:] = 0
     slot_mapping[:] = 0
     lengths[:] = 0
@@ -65,8 +78,8 @@ def fill_descriptor(
             stage_rows[slot] = row
         row = r.next
     if p.read != READ_STAGED or steps[0].prefill_rows > 0:
-        return 0
-    return plan_groups(p, s, rows, table, groups)
+        return OK, 0
+    return OK, plan_groups(p, s, rows, table, groups)
 
 
 @dataclass(slots=True)
@@ -103,24 +116,39 @@ class CommitDescriptor:
             groups=np.zeros((int(p.pool_blocks) if p.read == READ_STAGED else 1, 3), np.int64),
         )
 
-    def fill(self, params: Records, scalars: Records, steps: Records, rows: Records, table: NDArray[np.int32]) -> None:
-        """Describe the step that was just decided."""
-        self.num_groups = int(
-            fill_descriptor(
-                params,
-                scalars,
-                steps,
-                rows,
-                table,
-                self.block_tables,
-                self.slot_mapping,
-                self.lengths,
-                self.positions,
-                self.active,
-                self.stage_rows,
-                self.groups,
-            )
+    def fill(
+        self,
+        params: Records,
+        scalars: Records,
+        steps: Records,
+        rows: Records,
+        blocks: Records,
+        table: NDArray[np.int64],
+        *,
+        planned: bool = True,
+        check: bool = False,
+    ) -> str | None:
+        """Describe the step that was just decided; with ``check``, what is broken in the state or in it, or None."""
+        broken, self.num_groups = inspect_step(
+            params,
+            scalars,
+            steps,
+            rows,
+            blocks,
+            table,
+            self.block_tables,
+            self.slot_mapping,
+            self.lengths,
+            self.positions,
+            self.active,
+            self.stage_rows,
+            self.groups,
+            planned,
+            check,
         )
+        if broken != st.OK:
+            return INVARIANTS[broken]
+        return self.broken(params, steps[0]) if check and planned else None
 
     def broken(self, params: Records, step: st.Record) -> str | None:
         """What is wrong with this descriptor (DESIGN section 8, 8 and 9), or None."""

@@ -51,10 +51,9 @@ def bucket_ns(index: int) -> float:
 
 
 @kernel
-def tally(tallies: Records, histograms: Ints, which: int, value_ns: int, count: int) -> None:
+def tally(t: Record, histogram: Ints, value_ns: int, count: int) -> None:
     """Count a time `count` times."""
-    histograms[which, bucket_of(value_ns)] += count
-    t = tallies[which]
+    histogram[bucket_of(value_ns)] += count
     if t.n == 0 or value_ns < t.least:
         t.least = value_ns
     if value_ns > t.greatest:
@@ -66,7 +65,7 @@ def tally(tallies: Records, histograms: Ints, which: int, value_ns: int, count: 
 @kernel
 def tally_gap(s: Record, tallies: Records, histograms: Ints, windows: Records, gap_ns: int, count: int) -> None:
     """Count an inter-token gap: over the run, in its 1 s window (spikes) and in its record's window."""
-    tally(tallies, histograms, H_ITL, gap_ns, count)
+    tally(tallies[H_ITL], histograms[H_ITL], gap_ns, count)
     bucket = bucket_of(gap_ns) >> _COARSE
     histograms[H_SPIKE, bucket] += count
     s.spike_low = min(s.spike_low, bucket)
@@ -107,7 +106,7 @@ def close_spike_window(s: Record, tallies: Records, histograms: Ints) -> None:
     if total >= SPIKE_LEAST_GAPS:
         rank = (99 * total + 99) // 100
         worst = _percentile(histograms, H_SPIKE, s.spike_low, s.spike_high, rank)
-        tally(tallies, histograms, H_WINDOW_P99, _middle_ns(worst), 1)
+        tally(tallies[H_WINDOW_P99], histograms[H_WINDOW_P99], _middle_ns(worst), 1)
     for bucket in range(s.spike_low, s.spike_high + 1):
         histograms[H_SPIKE, bucket] = 0
     s.spike_low = BUCKETS

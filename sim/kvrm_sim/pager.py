@@ -1,6 +1,6 @@
 """The block pager: logical to physical. A row grows, and gives everything back; its runs are counted as it grows.
 
-``table`` is int32 [slots, table_width], indexed by stage row: the physical id of each logical block (paged). A
+``table`` is int64 [slots, table_width], indexed by stage row: the physical id of each logical block (paged). A
 contiguous reservation keeps its start only (``run_start``).
 """
 

@@ -231,10 +231,15 @@ def finish_request(
     if p.steady_from_ns <= s.now_ns <= p.steady_until_ns:
         s.steady_finishes += 1
     e2e = s.now_ns - q.arrival_ns
-    tally(tallies, histograms, H_E2E, e2e, 1)
-    tally(tallies, histograms, H_NORMALIZED, e2e // q.delivered, 1)
+    tally(tallies[H_E2E], histograms[H_E2E], e2e, 1)
+    tally(tallies[H_NORMALIZED], histograms[H_NORMALIZED], e2e // q.delivered, 1)
     if q.delivered > 1:
-        tally(tallies, histograms, H_TPOT_EXCLUSIVE, (s.now_ns - q.first_token_ns) // (q.delivered - 1), 1)
-        tally(tallies, histograms, H_TPOT_INCLUSIVE, e2e // q.delivered, 1)
+        tally(
+            tallies[H_TPOT_EXCLUSIVE],
+            histograms[H_TPOT_EXCLUSIVE],
+            (s.now_ns - q.first_token_ns) // (q.delivered - 1),
+            1,
+        )
+        tally(tallies[H_TPOT_INCLUSIVE], histograms[H_TPOT_INCLUSIVE], e2e // q.delivered, 1)
     q.next = s.arena_free
     s.arena_free = request

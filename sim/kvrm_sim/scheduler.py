@@ -192,7 +192,7 @@ def _try_admit(
     s.admitted += 1
     if q.admitted_ns == NONE:
         q.admitted_ns = s.now_ns
-        tally(tallies, histograms, H_QUEUE, s.now_ns - q.arrival_ns, 1)
+        tally(tallies[H_QUEUE], histograms[H_QUEUE], s.now_ns - q.arrival_ns, 1)
     log_event(p, s, events, EV_ADMIT, s.now_ns, q.row)
     return row
 

@@ -40,7 +40,7 @@ R_TRACE_END, R_OVER_LIMIT, R_UNSERVABLE, R_CONTEXT_LIMIT, R_DECLARED_LIMIT, R_ST
 END_REASONS = ("trace_end", "over_limit", "unservable", "context_limit", "declared_limit", "stopped")
 
 # Errors of the core: Python raises the named error.
-OK, E_OVER_LIMIT, E_NO_DECLARED, E_NO_PROGRESS, E_INVARIANT = range(5)
+OK, E_OVER_LIMIT, E_NO_DECLARED, E_NO_PROGRESS = range(4)
 
 # Events (only logged when asked for).
 EV_REJECT, EV_ADMIT, EV_PREEMPT, EV_FIRST_TOKEN, EV_FINISH = range(5)
