@@ -116,8 +116,10 @@ def steady_hardware(step_ns: float) -> HardwareProfile:
 def tiny(
     policy: str, *, step_ns: float | None = None, overrides: Mapping[str, Any] | None = None, **settings: Any
 ) -> ReplicaConfig:
-    """tiny-llama (limit 1024 tokens) under a preset, checked; with ``step_ns`` every step lasts so long."""
-    config = ReplicaConfig.from_names(policy, "tiny-llama", "a100-80gb-sxm", **({"check": True} | settings))
+    """tiny-llama (limit 1024 tokens) under a preset, 512 blocks, checked; ``step_ns``: every step lasts so long."""
+    config = ReplicaConfig.from_names(
+        policy, "tiny-llama", "a100-80gb-sxm", **({"check": True, "pool_blocks": 512} | settings)
+    )
     if step_ns is not None:
         config = config.model_copy(update={"hardware": steady_hardware(step_ns)})
     changes = {f"policy.{key}": value for key, value in (overrides or {}).items()}

@@ -178,7 +178,7 @@ def test_the_last_admitted_is_the_victim_and_loses_what_it_has_computed() -> Non
 
 
 def test_one_huge_declared_maximum_blocks_the_others() -> None:
-    """B15: pool 768 × 16. R1 (100 in, at most 12000, really 50) reserves 757 blocks and uses 10; R2 waits on 11 free."""
+    """B15: pool 768 × 16: 100 in, at most 12000, really 50 reserve 757 blocks and use 10; 512 + 512 wait on 11 free."""
     config = contiguous("declared", pool_blocks=768, prefill="chunked")
     run = core(config, (0, 100, 50, 12_000), (0, 512, 512, 512))
     first = run.steps[:50]
@@ -238,7 +238,7 @@ def overload(watermark_blocks: int, count: int) -> CoreRun:
 
 @pytest.mark.skipif(not COMPILED, reason="thousands of steps")
 def test_a_watermark_cuts_preemptions_and_throughput_is_best_in_between() -> None:
-    """B07: watermark 0 to half of the pool: preemptions never rise, and the fastest is neither the first nor the last."""
+    """B07: watermark 0 to 0.6 of the pool: preemptions never rise; the fastest is neither the first nor the last."""
     runs = [overload(int(share * 300), 400) for share in (0, 0.05, 0.1, 0.2, 0.4, 0.6)]
     preemptions = [total(run, "preemptions") for run in runs]
     assert preemptions == sorted(preemptions, reverse=True)
@@ -266,7 +266,7 @@ def demand(config: ReferenceConfig, at_once: int) -> CoreRun:
 
 
 def test_recomputation_against_reservation_below_and_above_the_pool() -> None:
-    """B16: "maximum utilisation" against "no eviction": equal at 0.7 of the pool; at 1.5 slower, first tokens earlier."""
+    """B16: "max utilisation" against "no eviction": equal at 0.7 of the pool; slower at 1.5, first tokens earlier."""
     utilise = paged(pool_blocks=200, slots=64, prefill="separate", token_budget=81)
     reserve = contiguous("declared", pool_blocks=200, slots=64, prefill="separate", token_budget=81)
     below = [demand(config, 9) for config in (utilise, reserve)]

@@ -183,7 +183,7 @@ def test_a_part_is_rounded_once_and_large_ones_do_not_wrap() -> None:
     huge = timed(
         params(copy_block_ns=1e3, submission=cost.BATCH), groups=1, segments=1, moved_blocks=16 << 30, rounds=1
     )
-    assert huge.move_ns == (16 << 30) * 1000, "16 GiB in units of bytes × 10^9 would not fit int64"
+    assert huge.move_ns == (16 << 30) * 1000, "16 GiB: bytes times 10^9 would not fit int64"
 
 
 def test_a_step_of_2_to_the_31_ns_and_more() -> None:
