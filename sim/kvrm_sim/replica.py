@@ -47,6 +47,10 @@ class Replica:
         p = parameters.record[0]
         slots, pool = int(p.slots), int(p.pool_blocks)
         self.scalars = np.zeros(1, st.SCALARS)
+        # One-element views: a driver asks for these at each event, and a record's attribute costs a microsecond.
+        self._now_ns = self.scalars["now_ns"]
+        self._known_until_ns = self.scalars["known_until_ns"]
+        self._num_events = self.scalars["num_events"]
         self.steps = np.zeros(1, st.STEP)
         self.requests = np.zeros(ARENA_RECORDS, st.REQUESTS)
         self.rows = np.zeros(slots, st.ROWS)
@@ -62,6 +66,7 @@ class Replica:
         self.histograms = np.zeros((st.NUM_HISTOGRAMS, BUCKETS), np.int64)
         self.waiting_tenths = np.zeros(10, np.float64)
         self.events = np.zeros(16 * slots + 64 if p.log_events else 4, st.EVENTS)
+        self._event_times_ns = self.events["time_ns"]
         self.arrivals = np.zeros(0, st.ARRIVALS)
         self._descriptor = CommitDescriptor.for_parameters(parameters.record) if p.check else None
         self._edge(OPEN)
@@ -86,7 +91,7 @@ class Replica:
     @property
     def now_ns(self) -> int:
         """Time of the last thing that happened."""
-        return int(self.scalars[0].now_ns)
+        return int(self._now_ns[0])
 
     def supply(self, arrivals: st.Records, *, known_until_ns: int) -> None:
         """Give arrivals in time order; every one before ``known_until_ns`` has then been given (NEVER: all of them).
@@ -111,7 +116,7 @@ class Replica:
 
     def know_until(self, known_until_ns: int) -> None:
         """State that no arrival before this time is missing."""
-        self.scalars[0].known_until_ns = known_until_ns
+        self._known_until_ns[0] = known_until_ns
 
     def advance(self, until_ns: int, *, max_steps: int, flags: int = 0) -> int:
         """Run the compiled loop; full buffers are drained and the arena grown here. Returns one of ``state.REASONS``.
@@ -189,20 +194,20 @@ class Replica:
     @property
     def has_events(self) -> bool:
         """Whether something observable was logged and not handed out yet."""
-        return bool(self.scalars[0].num_events)
+        return bool(self._num_events[0])
 
     @property
     def last_event_ns(self) -> int:
         """Time of the last event that was logged and not handed out yet."""
-        return int(self.events[int(self.scalars[0].num_events) - 1].time_ns)
+        return int(self._event_times_ns[self._num_events[0] - 1])
 
     def drain_events(self) -> None:
         """Hand out logged events."""
-        s = self.scalars[0]
-        if s.num_events:
+        count = int(self._num_events[0])
+        if count:
             if self.sinks.events is not None:
-                self.sinks.events(self.events[: int(s.num_events)])
-            s.num_events = 0
+                self.sinks.events(self.events[:count])
+            self._num_events[0] = 0
 
     def close(self) -> None:
         """End the run: requests that are not finished get their record, open windows theirs, and all is handed out."""
