@@ -66,8 +66,8 @@ class Backend(ABC):
         """A new stream."""
 
     @abstractmethod
-    def event(self) -> Event:
-        """A new event with a time; one that was never recorded counts as done."""
+    def event(self, label: str = "") -> Event:
+        """A new event with a time; one that was never recorded counts as done. ``label`` says what it guards."""
 
     @abstractmethod
     def record(self, event: Event, stream: Stream) -> None:

@@ -51,7 +51,7 @@ class CpuBackend(Backend):
     def stream(self) -> Stream:
         return CpuStream()
 
-    def event(self) -> Event:
+    def event(self, label: str = "") -> Event:  # noqa: ARG002  # nothing is pending that it could guard
         return CpuEvent()
 
     def record(self, event: Event, stream: Stream) -> None:  # noqa: ARG002  # one thread: the stream is empty

@@ -41,7 +41,7 @@ class CudaBackend(Backend):
     def stream(self) -> Stream:
         return torch.cuda.Stream(self.device)
 
-    def event(self) -> Event:
+    def event(self, label: str = "") -> Event:  # noqa: ARG002  # CUDA's events have no names
         return torch.cuda.Event(enable_timing=True)
 
     def record(self, event: Event, stream: Stream) -> None:

@@ -37,7 +37,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is an extra: w
 
     def __init__(self) -> None:
         super().__init__()
-        self._calls: list[Callable[[], object]] = []
+        #: What was recorded, in order; each writes where it wrote when it was captured.
+        self.calls: list[Callable[[], object]] = []
         self._inside_kernel = False
 
     def __enter__(self) -> Recorder:
@@ -56,7 +57,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is an extra: w
             kernel(*args, **kwargs)
         finally:
             self._inside_kernel = False
-        self._calls.append(lambda: kernel(*args, **kwargs))
+        self.calls.append(lambda: kernel(*args, **kwargs))
 
     def __torch_dispatch__(
         self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -72,7 +73,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is an extra: w
 
     def _record(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
         if func._schema.is_mutable:
-            self._calls.append(lambda: func(*args, **kwargs))
+            self.calls.append(lambda: func(*args, **kwargs))
             return
         outputs = _tensors(result)
         storages = {tensor.untyped_storage().data_ptr() for tensor in _tensors((args, tuple(kwargs.values())))}
@@ -83,11 +84,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is an extra: w
             for output, value in zip(outputs, _tensors(func(*args, **kwargs)), strict=True):
                 output.copy_(value)
 
-        self._calls.append(again)
+        self.calls.append(again)
 
     def replay(self) -> None:
         """Run everything again, against the same memory."""
-        for call in self._calls:
+        for call in self.calls:
             call()
 
 

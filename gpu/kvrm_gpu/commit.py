@@ -1,0 +1,233 @@
+"""Making a step's descriptor visible to the device: the pinned ring, and the upload of all of it or of what changed.
+
+One copy from the host a step, on the compute stream and so after the step before, which read the same buffer. It is
+not captured: a captured copy would freeze the host's address. A slot of the ring is rewritten only when its own
+upload is done. The step echoes what it ran on (:meth:`Committer.verify`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from kvrm_gpu.backend import Backend, Event, Stream
+from kvrm_gpu.errors import PackError, StaleDescriptorError
+from kvrm_gpu.packing import OK, PROBLEMS, TWICE, pack_groups, pack_rows, patch_tables
+from kvrm_gpu.wire import (
+    E_CHECKSUM,
+    E_EPOCH,
+    E_MAGIC,
+    ECHO_WORDS,
+    H_ACTIVE,
+    H_BLOCKS,
+    H_CHECKSUM,
+    H_EPOCH,
+    H_GROUPS,
+    H_MAGIC,
+    H_PATCHES,
+    MAGIC,
+    WEIGHT,
+    WireShape,
+    wrap_int64,
+)
+from kvrm_sim.descriptor import CommitDescriptor
+
+
+class PinnedRing:
+    """``depth`` pinned buffers of ``num_bytes``, given out in turn; at least one more than steps in flight."""
+
+    def __init__(self, backend: Backend, num_bytes: int, depth: int) -> None:
+        if depth < 2:
+            raise ValueError(f"depth = {depth}: a ring of less than 2 makes every step wait for its own upload")
+        self._backend = backend
+        self._buffers = [backend.pinned((num_bytes,), torch.uint8) for _ in range(depth)]
+        self._upload_done: list[Event] = [backend.event("upload_done") for _ in range(depth)]
+        self._next = 0
+
+    def send(self, stream: Stream, write: Callable[[NDArray[np.uint8]], int], destination: torch.Tensor) -> int:
+        """Let ``write`` fill the next buffer and return its bytes in use; upload those. Returns them.
+
+        Waits, on the host, until the buffer's last upload is done.
+        """
+        at = self._next
+        self._next = (at + 1) % len(self._buffers)
+        self._backend.synchronize(self._upload_done[at])
+        buffer = self._buffers[at]
+        used = write(buffer.numpy())
+        self._backend.upload(destination[:used], buffer[:used], stream)
+        self._backend.record(self._upload_done[at], stream)
+        return used
+
+
+@dataclass(frozen=True, slots=True)
+class Commitment:
+    """What was committed for one step, and what the device must echo."""
+
+    epoch: int
+    checksum: int
+    uploaded_bytes: int
+    #: Entries of the block tables that were sent as patches; None: the tables were sent whole.
+    patches: int | None
+
+
+@dataclass(slots=True)
+class _Packed:
+    checksum: int = 0
+    patches: int | None = None
+
+
+class Committer:
+    """Packs descriptors and uploads them into ``resident`` (uint8 [bytes], what every captured step reads)."""
+
+    def __init__(self, backend: Backend, wire: WireShape, stream: Stream, *, block_size: int, depth: int = 2) -> None:
+        self.wire = wire
+        self.stream = stream
+        self.resident = backend.zeros((wire.num_bytes,), torch.uint8)
+        self._block_size = block_size
+        self._ring = PinnedRing(backend, wire.num_bytes, depth)
+        self._epoch = 0
+        # What the tables on the device hold once everything committed so far has arrived, and their checksum.
+        self._mirror = np.zeros((wire.slots, wire.table_width), np.int32)
+        self._owners = np.zeros(wire.slots, np.int64)
+        self._counts = np.zeros(wire.slots, np.int64)
+        self._tables_sum = 0
+        self._patches = np.zeros((max(1, wire.patch_capacity), 2), np.int32)
+
+    def commit(
+        self,
+        descriptor: CommitDescriptor,
+        tokens: NDArray[np.int64],
+        owners: NDArray[np.int64],
+        counts: NDArray[np.int64],
+        *,
+        delta: bool,
+    ) -> Commitment:
+        """Upload a step's descriptor. ``tokens`` int64 [slots]: what each row feeds in; ``owners`` and ``counts``: see
+        :func:`kvrm_gpu.packing.patch_tables`.
+
+        ``delta``: only what changed in the tables, unless that is more than the capacity for patches. Raises PackError
+        and has then changed nothing on the device.
+        """
+        self._check_capacity(descriptor, counts)
+        epoch = self._epoch + 1
+        packed = _Packed()
+        used = self._ring.send(
+            self.stream,
+            lambda buffer: self._write(buffer, descriptor, tokens, owners, counts, epoch, delta, packed),
+            self.resident,
+        )
+        self._epoch = epoch
+        return Commitment(epoch, packed.checksum, used, packed.patches)
+
+    def _write(
+        self,
+        buffer: NDArray[np.uint8],
+        descriptor: CommitDescriptor,
+        tokens: NDArray[np.int64],
+        owners: NDArray[np.int64],
+        counts: NDArray[np.int64],
+        epoch: int,
+        delta: bool,
+        packed: _Packed,
+    ) -> int:
+        active, rows_sum = self._write_rows(buffer, descriptor, tokens)
+        blocks, groups_sum = self._write_groups(buffer, descriptor)
+        changed, tables_sum = patch_tables(
+            descriptor.block_tables,
+            owners,
+            counts,
+            self._mirror,
+            self._owners,
+            self._counts,
+            self._patches,
+            self.wire.tables_word,
+        )
+        self._tables_sum += tables_sum
+        fields = self.wire.fields
+        whole = not delta or changed > self.wire.patch_capacity
+        if whole:
+            fields["block_tables"].view(buffer)[:] = self._mirror
+        else:
+            fields["patches"].view(buffer)[:changed] = self._patches[:changed]
+        packed.patches = None if whole else changed
+        header = fields["header"].view(buffer)
+        header[H_MAGIC] = MAGIC
+        header[H_EPOCH] = epoch
+        header[H_ACTIVE] = active
+        header[H_GROUPS] = descriptor.num_groups
+        header[H_BLOCKS] = blocks
+        header[H_PATCHES] = 0 if whole else changed
+        header_sum = sum(int(word) * (2 * at + 1) * WEIGHT for at, word in enumerate(header[:H_CHECKSUM]))
+        packed.checksum = wrap_int64(header_sum + rows_sum + groups_sum + self._tables_sum)
+        header[H_CHECKSUM] = packed.checksum
+        return self.wire.num_bytes if whole else self.wire.prefix_bytes(descriptor.num_groups)
+
+    def _write_rows(
+        self, buffer: NDArray[np.uint8], descriptor: CommitDescriptor, tokens: NDArray[np.int64]
+    ) -> tuple[int, int]:
+        fields = self.wire.fields
+        (first, end), _ = self.wire.checked_words
+        status, row, active, total = pack_rows(
+            tokens,
+            descriptor.slot_mapping,
+            descriptor.positions,
+            descriptor.lengths,
+            descriptor.stage_rows,
+            descriptor.active,
+            self._block_size,
+            fields["tokens"].view(buffer),
+            fields["slot_mapping"].view(buffer),
+            fields["positions"].view(buffer),
+            fields["lengths"].view(buffer),
+            fields["stage_rows"].view(buffer),
+            fields["active"].view(buffer),
+            buffer.view(np.int32),
+            first,
+            end,
+        )
+        _raise(status, row)
+        return active, total
+
+    def _write_groups(self, buffer: NDArray[np.uint8], descriptor: CommitDescriptor) -> tuple[int, int]:
+        field = self.wire.fields["groups"].view(buffer)
+        status, group, blocks, total = pack_groups(
+            descriptor.groups, descriptor.num_groups, field, self.wire.groups_word
+        )
+        _raise(status, group)
+        return blocks, total
+
+    def _check_capacity(self, descriptor: CommitDescriptor, counts: NDArray[np.int64]) -> None:
+        if descriptor.num_groups > self.wire.group_capacity:
+            raise PackError(
+                f"groups: {descriptor.num_groups} groups, the descriptor has room for {self.wire.group_capacity}"
+            )
+        if int(counts.max(initial=0)) > self.wire.table_width:
+            row = int(counts.argmax())
+            raise PackError(f"counts: row {row} holds {counts[row]} blocks, a table has {self.wire.table_width}")
+        slots = descriptor.slot_mapping[descriptor.active.astype(bool)]
+        if len(np.unique(slots)) != len(slots):
+            values, times = np.unique(descriptor.slot_mapping, return_counts=True)
+            twice = values[(times > 1) & (values != 0)][0]
+            _raise(TWICE, int(np.nonzero(descriptor.slot_mapping == twice)[0][1]))
+
+    def verify(self, echo: NDArray[np.int64] | torch.Tensor, commitment: Commitment) -> None:
+        """Compare what a step echoed (int64 [3], on the host, after its event) with what was committed for it.
+
+        Raises StaleDescriptorError: the step ran on an old or a torn descriptor, and its tokens are worth nothing.
+        """
+        seen = [int(word) for word in echo[:ECHO_WORDS]]
+        wanted = {E_EPOCH: commitment.epoch, E_MAGIC: MAGIC, E_CHECKSUM: commitment.checksum}
+        for word, name in ((E_MAGIC, "magic"), (E_EPOCH, "epoch"), (E_CHECKSUM, "checksum")):
+            if seen[word] != wanted[word]:
+                raise StaleDescriptorError(
+                    f"step of epoch {commitment.epoch}: the device echoed {name} {seen[word]}, committed {wanted[word]}"
+                )
+
+
+def _raise(status: int, row: int) -> None:
+    if status != OK:
+        raise PackError(PROBLEMS[status].format(row=row))
