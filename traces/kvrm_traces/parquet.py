@@ -36,6 +36,14 @@ def opened(path: Path) -> Iterator[pq.ParquetFile]:
         raise TraceError(f"{path}: damaged, cut short or gone ({reason}); make it again") from error
 
 
+def _decoded(
+    file: pq.ParquetFile, groups: Sequence[int], columns: Sequence[str], rows: int
+) -> Iterator[pa.RecordBatch]:
+    """The rows of these groups, a group at a time: asked for all at once, Arrow holds the bytes of all of them."""
+    for group in groups:
+        yield from file.iter_batches(batch_size=rows, row_groups=[group], columns=list(columns), use_threads=False)
+
+
 class ParquetStore:
     """Rows of a canonical Parquet file; `origin_ns` is subtracted from arrivals (a spooled one keeps its own clock)."""
 
@@ -55,9 +63,7 @@ class ParquetStore:
         groups, at = self._overlapping(start, stop)
         last_ns = 0
         with opened(self._path) as file:
-            for whole in file.iter_batches(
-                batch_size=rows, row_groups=groups, columns=list(columns), use_threads=False
-            ):
+            for whole in _decoded(file, groups, columns, rows):
                 first, at = at, at + whole.num_rows
                 batch = whole.slice(max(0, start - first), max(0, min(stop, at) - max(start, first)))
                 if batch.num_rows:
