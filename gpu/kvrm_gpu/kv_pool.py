@@ -62,8 +62,11 @@ class KvPool:
         self.layout = layout
         self.num_blocks = blocks + 1
         outer = (shape.layers, self.num_blocks) if layout == "layer_major" else (self.num_blocks, shape.layers)
-        self.storage = backend.zeros((*outer, *shape.block), shape.dtype)
+        self.storage = self._allocate(backend, (*outer, *shape.block))
         self._layers = self.storage if layout == "layer_major" else self.storage.transpose(0, 1)
+
+    def _allocate(self, backend: Backend, shape: tuple[int, ...]) -> torch.Tensor:
+        return backend.zeros(shape, self.shape.dtype)
 
     @property
     def layers(self) -> torch.Tensor:
@@ -73,18 +76,6 @@ class KvPool:
     def layer(self, index: int) -> torch.Tensor:
         """One layer, [blocks, *block]."""
         return self._layers[index]
-
-    def extents(self, first: int, blocks: int, layer: int | None = None) -> list[torch.Tensor]:
-        """The contiguous pieces of a run of blocks: of one layer, or (None) of all layers.
-
-        layer_major: one a layer. block_major: one for all layers, but one a block for a single layer.
-        """
-        if self.layout == "block_major":
-            if layer is None:
-                return [self.storage[first : first + blocks]]
-            return [self.storage[block, layer] for block in range(first, first + blocks)]
-        layers = range(self.shape.layers) if layer is None else (layer,)
-        return [self.storage[at, first : first + blocks] for at in layers]
 
     def poison(self, blocks: torch.Tensor) -> None:
         """Fill blocks with NaN: for tests, which do so to the null block and to whatever is free."""
@@ -101,3 +92,10 @@ class Staging(KvPool):
         super().__init__(backend, shape, rows * width - 1, layout)
         self.rows = rows
         self.width = width
+
+
+class HostPool(KvPool):
+    """Blocks in pinned host memory, for what leaves the device. Has a null block too, so that ids mean the same."""
+
+    def _allocate(self, backend: Backend, shape: tuple[int, ...]) -> torch.Tensor:
+        return backend.pinned(shape, self.shape.dtype)
