@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack
 
-from kvrm.folders import staged
+from kvrm.folders import refuse_source, staged
 from kvrm.results import Comparison, Replay
 
 if TYPE_CHECKING:
@@ -33,6 +33,9 @@ Driver: TypeAlias = Literal["span", "events"]
 
 #: What `compare` sets side by side when no policy is named: static and dynamic decoders, today's baseline, and KV-RM.
 DEFAULT_POLICIES = ("static", "bucketed", "dynamic", "graph-paged", "kv-rm", "kv-rm-delta")
+
+#: Half of what int64 nanoseconds hold; traces end before it too.
+LONGEST_RUN_S = 4.6e9
 
 KINDS = ("policies", "models", "hardware", "traces")
 
@@ -71,8 +74,14 @@ def open_trace(
     missing_timestamp: Literal["refuse", "zero"] = "refuse",
     seed: int = 0,
     rows: int | None = None,
+    arrivals: str | None = None,
+    hash_block_tokens: int | None = None,
+    hash_tolerance_blocks: int = 0,
 ) -> Trace:
-    """Open a trace file, or a built-in trace by name. See :func:`kvrm_traces.open_trace`."""
+    """Open a trace file, or a built-in trace by name. See :func:`kvrm_traces.open_trace`.
+
+    A trace is cut and scaled with its methods ``spread_ties``, ``window``, ``limit``, ``replicas`` and ``speedup``.
+    """
     import kvrm_traces
 
     return kvrm_traces.open_trace(
@@ -84,6 +93,9 @@ def open_trace(
         missing_timestamp=missing_timestamp,
         seed=seed,
         rows=rows,
+        arrivals=arrivals,
+        hash_block_tokens=hash_block_tokens,
+        hash_tolerance_blocks=hash_tolerance_blocks,
     )
 
 
@@ -95,10 +107,15 @@ def inspect_trace(trace: str | Path | Trace) -> TraceReport:
 
 
 def convert_trace(trace: str | Path | Trace, out: str | Path, *, force: bool = False) -> Path:
-    """Write a trace as canonical Parquet; replaying the file gives the identical result. Returns the file's path."""
+    """Write a trace as canonical Parquet; replaying the file gives the identical result. Returns the file's path.
+
+    An existing file is refused unless ``force``, and the file that is read always. Raises InputError.
+    """
     target = Path(out)
+    if isinstance(trace, (str, Path)):
+        refuse_source(target, trace)
     opened = _opened(trace)
-    with staged(target, force=force) as unfinished:
+    with staged(target, kind="file", force=force) as unfinished:
         opened.to_parquet(unfinished)
     return target
 
@@ -130,20 +147,23 @@ def replay(
     driver: Driver = "span",
     stop_at_s: float | None = None,
     progress: Progress | None = None,
+    keep: bool = True,
     **replica: Unpack[ReplicaOptions],
 ) -> Replay:
     """Replay a trace under one policy.
 
-    ``trace`` is a file, the name of a built-in trace, or an opened trace. With ``out`` the run's folder (DESIGN section
-    7) is written there; an existing one is refused unless ``force``. Raises InputError (wrong input) and WorkError (the
-    run failed).
+    ``trace`` is a file, the name of a built-in trace, or an opened trace. With ``out`` the run's folder
+    (docs/metrics.md) is written there; an existing one is refused unless ``force``. Without, the tables stay in memory,
+    unless ``keep`` is false: then only the summary is left. ``stop_at_s``: simulated
+    seconds after which what is in flight is unfinished. Raises InputError (wrong input) and WorkError (the run failed).
     """
+    _check_stop(stop_at_s)
     (config,) = _configs([policy], replica)
     opened = _opened(trace)
     if out is None:
-        return Replay((_run(opened, config, None, driver, stop_at_s, progress),))
+        return Replay((_run(opened, config, None, driver, stop_at_s, progress, keep),))
     target = Path(out)
-    with staged(target, force=force) as unfinished:
+    with staged(target, kind="folder", force=force) as unfinished:
         result = _run(opened, config, unfinished, driver, stop_at_s, progress)
     return Replay((replace(result, folder=target),), folder=target)
 
@@ -157,21 +177,23 @@ def compare(
     driver: Driver = "span",
     stop_at_s: float | None = None,
     progress: Progress | None = None,
+    keep: bool = True,
     **replica: Unpack[ReplicaOptions],
 ) -> Comparison:
     """Replay a trace under several policies on the same replica. Every policy is checked, and fitted into the device's
     memory, before the first one runs.
 
     With ``out``: one folder a run inside, ``comparison.md``, ``comparison.csv``, the figure
-    ``comparison.png`` and ``.svg``, and ``summary.json``.
+    ``comparison.png`` and ``.svg``, and ``summary.json``. Other options and errors: :func:`replay`.
     """
+    _check_stop(stop_at_s)
     configs = _configs(policies, replica)
     names = _distinct(config.policy.name for config in configs)
     opened = _opened(trace)
     if out is None:
-        return Comparison(tuple(_run(opened, config, None, driver, stop_at_s, progress) for config in configs))
+        return Comparison(tuple(_run(opened, config, None, driver, stop_at_s, progress, keep) for config in configs))
     target = Path(out)
-    with staged(target, force=force) as unfinished:
+    with staged(target, kind="folder", force=force) as unfinished:
         unfinished.mkdir()
         results = tuple(
             _run(opened, config, unfinished / name, driver, stop_at_s, progress)
@@ -184,6 +206,13 @@ def compare(
 
 def _opened(trace: str | Path | Trace) -> Trace:
     return open_trace(trace) if isinstance(trace, (str, Path)) else trace
+
+
+def _check_stop(stop_at_s: float | None) -> None:
+    from kvrm_traces.errors import InputError
+
+    if stop_at_s is not None and not 0 < stop_at_s <= LONGEST_RUN_S:
+        raise InputError(f"stop_at_s = {stop_at_s}: should be seconds above 0 and at most {LONGEST_RUN_S:g}")
 
 
 def _configs(policies: Sequence[str | Path | Policy], replica: ReplicaOptions) -> list[ReplicaConfig]:
@@ -217,6 +246,7 @@ def _run(
     driver: Driver,
     stop_at_s: float | None,
     progress: Progress | None,
+    keep: bool = True,
 ) -> RunResult:
     from kvrm_sim.engine import run
 
@@ -227,7 +257,13 @@ def _run(
             progress(name, share)
 
     return run(
-        trace, config, out=out, driver=driver, progress=None if progress is None else advance, stop_at_s=stop_at_s
+        trace,
+        config,
+        out=out,
+        driver=driver,
+        progress=None if progress is None else advance,
+        stop_at_s=stop_at_s,
+        keep=keep,
     )
 
 

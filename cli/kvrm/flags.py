@@ -24,7 +24,7 @@ class Reading:
     """How a trace is read."""
 
     format: Annotated[str | None, _option("--format", text="Format of the file; detected when left out.")] = None
-    unit: Annotated[str | None, _option("--unit", text="Unit of the arrival times: s, ms, us or ns.")] = None
+    unit: Annotated[str | None, _option("--unit", text="Unit of the arrivals: s, ms, us, ns or datetime.")] = None
     column: Annotated[
         list[str] | None,
         _option("--column", metavar="OURS=THEIRS", text="Name of a column, e.g. arrival=when. Repeatable."),
@@ -34,13 +34,41 @@ class Reading:
         Literal["refuse", "zero"] | None,
         _option("--missing-timestamp", text="A row without an arrival: refuse the trace (default) or read it as 0."),
     ] = None
+    arrivals: Annotated[
+        str | None,
+        _option(
+            "--arrivals",
+            metavar="PROCESS",
+            text="Arrivals of a file that has none: poisson:RATE or gamma:RATE:CV, RATE in requests/s.",
+        ),
+    ] = None
+    hash_block_tokens: Annotated[
+        int | None, _option("--hash-block-tokens", text="Tokens in a block of the prefix hashes.")
+    ] = None
+    hash_tolerance_blocks: Annotated[
+        int | None,
+        _option("--hash-tolerance-blocks", text="Keep rows whose hashes are off by so many blocks (default 0)."),
+    ] = None
+    spread_ties: Annotated[
+        str | None,
+        _option(
+            "--spread-ties",
+            metavar="SECONDS|tick",
+            text="Move requests with the same stamp apart, within so many seconds or one tick of the trace's clock.",
+        ),
+    ] = None
     rows: Annotated[int | None, _option("--rows", text="Length of a built-in trace, in requests.")] = None
-    seed: Annotated[int, _option("--seed", text="Seed of a built-in trace and of the run (default 0).")] = 0
+    seed: Annotated[
+        int, _option("--seed", text="Seed of a built-in trace, of drawn arrivals and of spread ties (default 0).")
+    ] = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Load:
-    """Which part of a trace, and how dense. Applied in this order: window, limit, replicas, then the clock."""
+    """Which part of a trace, and how dense. Applied in this order: window, limit, replicas, then the clock.
+
+    One replica is simulated: with N of them it serves every N-th request, its share under a round-robin router.
+    """
 
     window: Annotated[
         str | None,
@@ -48,10 +76,11 @@ class Load:
     ] = None
     limit: Annotated[int | None, _option("--limit", text="Keep the first N requests.")] = None
     replicas: Annotated[
-        int | None, _option("--replicas", text="Share the trace round-robin over N replicas and serve the first share.")
+        int | None, _option("--replicas", text="Serve one replica's share of N: every N-th request.")
     ] = None
     speedup: Annotated[
-        float | None, _option("--speedup", text="Divide every gap between arrivals: 2 doubles the offered rate.")
+        float | None,
+        _option("--speedup", text="Divide every gap between arrivals: 2 doubles the offered rate, 0.5 halves it."),
     ] = None
     time_stretch: Annotated[
         float | None, _option("--time-stretch", text="Multiply every gap between arrivals: 2 halves the offered rate.")
@@ -62,10 +91,12 @@ class Load:
 class Replica:
     """The engine that serves the trace."""
 
-    model: Annotated[str, _option("--model", text="Model: a name of `kvrm list models` or a TOML file.")] = "llama-3-8b"
-    hardware: Annotated[str, _option("--hardware", text="Device: a name of `kvrm list hardware` or a TOML file.")] = (
-        "a100-80gb-sxm"
-    )
+    model: Annotated[
+        str, _option("--model", text="A name of `kvrm list models` or a TOML file (default llama-3-8b).")
+    ] = "llama-3-8b"
+    hardware: Annotated[
+        str, _option("--hardware", text="A name of `kvrm list hardware` or a TOML file (default a100-80gb-sxm).")
+    ] = "a100-80gb-sxm"
     tp: Annotated[int | None, _option("--tp", text="Tensor-parallel degree (default 1).")] = None
     memory_utilisation: Annotated[
         float | None, _option("--memory-utilisation", text="Share of the device memory to use (default 0.9).")

@@ -7,20 +7,23 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Literal, TypeAlias
+
+Kind: TypeAlias = Literal["folder", "file"]
 
 #: A folder with one of these was written by kvrm, and `force` may replace it.
 OURS = ("summary.json", "run.toml")
 
 
 @contextmanager
-def staged(target: Path, *, force: bool = False) -> Iterator[Path]:
+def staged(target: Path, *, kind: Kind, force: bool = False) -> Iterator[Path]:
     """Yield a path beside `target` that does not exist yet; what is written there becomes `target` at the end.
 
     When the body raises (an interrupt too), what it wrote is removed and `target` is as it was. Raises
     :class:`kvrm_traces.errors.InputError` before yielding when `target` exists and may not be replaced, or its folder
-    cannot be written.
+    cannot be written. `force` replaces a folder only where kvrm wrote it, and a file by a file.
     """
-    _refuse_existing(target, force=force)
+    _refuse_existing(target, kind=kind, force=force)
     made, workshop = _workshop(target)
     try:
         yield workshop / target.name
@@ -31,9 +34,9 @@ def staged(target: Path, *, force: bool = False) -> Iterator[Path]:
         _clear(made, workshop)
 
 
-def check(target: Path, *, force: bool = False) -> None:
+def check(target: Path, *, kind: Kind, force: bool = False) -> None:
     """Raise what :func:`staged` would raise, now: for a caller with long work to do before it."""
-    _refuse_existing(target, force=force)
+    _refuse_existing(target, kind=kind, force=force)
     _clear(*_workshop(target))
 
 
@@ -45,15 +48,31 @@ def next_free(parent: Path, stem: str) -> Path:
     return parent / f"{stem}-{number}"
 
 
-def _refuse_existing(target: Path, *, force: bool) -> None:
+def refuse_source(target: Path, source: str | Path) -> None:
+    """Raise InputError when `target` is the very file that is to be read."""
     from kvrm_traces.errors import InputError
 
+    if target.exists() and Path(source).exists() and target.samefile(source):
+        raise InputError(f"{target} is the trace that is read: write to another name")
+
+
+def _refuse_existing(target: Path, *, kind: Kind, force: bool) -> None:
+    from kvrm_traces.errors import InputError
+
+    if target.name in ("", ".."):
+        raise InputError(f"{str(target)!r} cannot be written: give the name of a new {kind}")
     if not os.path.lexists(target):
         return
     if not force:
         raise InputError(f"{target} exists: choose another name, or pass --force to replace what a run wrote there")
-    if target.is_dir() and any(target.iterdir()) and not any((target / name).is_file() for name in OURS):
-        raise InputError(f"{target} is a folder that kvrm did not write (no {OURS[0]} in it): it is left alone")
+    if target.is_dir():
+        ours = any((target / name).is_file() for name in OURS)
+        if kind == "file":
+            raise InputError(f"{target} is a folder: give the name of a file")
+        if any(target.iterdir()) and not ours:
+            raise InputError(f"{target} is a folder that kvrm did not write (no {OURS[0]} in it): it is left alone")
+    elif kind == "folder":
+        raise InputError(f"{target} is a file, not a folder that kvrm wrote: it is left alone")
 
 
 def _workshop(target: Path) -> tuple[list[Path], Path]:

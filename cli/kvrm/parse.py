@@ -1,4 +1,4 @@
-"""Values that several options write in a form of their own: windows, assignments, columns."""
+"""Values that several options write in a form of their own: windows, ties, assignments, columns."""
 
 from __future__ import annotations
 
@@ -24,6 +24,19 @@ def window(text: str) -> tuple[float, float | None]:
             f"{text!r} is not START:END in seconds with 0 <= START < END, e.g. 600:1800", param_hint="--window"
         )
     return first, None if last == math.inf else last
+
+
+def tie_spread_s(text: str) -> float | None:
+    """Seconds, or None for ``tick``: one step of the trace's own clock."""
+    if text == "tick":
+        return None
+    try:
+        within_s = float(text)
+    except ValueError:
+        within_s = 0.0
+    if not 0 < within_s < math.inf:
+        raise typer.BadParameter(f"{text!r} is neither seconds above 0 nor 'tick'", param_hint="--spread-ties")
+    return within_s
 
 
 def assignments(texts: Sequence[str]) -> dict[str, Any]:

@@ -77,20 +77,25 @@ class Replay(Comparison):
 
     def requests(self) -> pd.DataFrame:
         """One row for every request injected, in the order in which they ended."""
-        return _frame(self.results[0].requests)
+        return self._frame("requests")
 
     def steps(self) -> pd.DataFrame:
         """One row a window of ``window_s`` seconds, or a step."""
-        return _frame(self.results[0].steps)
+        return self._frame("steps")
 
     def pool(self) -> pd.DataFrame:
         """Occupancy, run lengths and holes over time: one row a sample."""
-        return _frame(self.results[0].pool)
+        return self._frame("pool")
 
+    def _frame(self, name: str) -> pd.DataFrame:
+        from kvrm_traces.errors import InputError
 
-def _frame(table: pa.Table) -> pd.DataFrame:
-    frame: pd.DataFrame = table.to_pandas()
-    return frame
+        try:
+            table: pa.Table = getattr(self.results[0], name)
+        except KeyError:
+            raise InputError(f"the run kept no {name}: replay with out= or without keep=False") from None
+        frame: pd.DataFrame = table.to_pandas()
+        return frame
 
 
 def nothing_completed(results: Sequence[RunResult]) -> list[str]:

@@ -78,3 +78,26 @@ def test_a_plan_needs_no_run() -> None:
 def test_every_policy_takes_every_way_to_prefill(prefill: PrefillMode) -> None:
     for policy in kvrm.catalogue("policies"):
         assert kvrm.plan(policy, prefill=prefill).pool_blocks > 0
+
+
+def test_a_run_that_keeps_no_tables_says_so() -> None:
+    done = kvrm.replay(kvrm.open_trace("azure-conv-like", rows=20), keep=False)
+    assert done.summary["counts"]["injected"] == 20
+    with pytest.raises(InputError, match="kept no requests"):
+        done.requests()
+
+
+@pytest.mark.parametrize("stop_at_s", [0.0, -1.0, float("nan"), float("inf"), 1e300])
+def test_a_stop_is_a_time_of_the_simulated_clock(stop_at_s: float) -> None:
+    with pytest.raises(InputError, match="stop_at_s"):
+        kvrm.replay("azure-conv-like", stop_at_s=stop_at_s)
+    with pytest.raises(InputError, match="stop_at_s"):
+        kvrm.compare("azure-conv-like", stop_at_s=stop_at_s)
+
+
+def test_a_trace_is_never_converted_onto_itself(tmp_path: Path) -> None:
+    source = tmp_path / "t.csv"
+    source.write_text("arrival_s,prompt_tokens,output_tokens\n0,10,10\n")
+    with pytest.raises(InputError, match="is the trace that is read"):
+        kvrm.convert_trace(source, tmp_path / "." / "t.csv", force=True)
+    assert source.read_text().startswith("arrival_s")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -17,7 +18,7 @@ def write(folder: Path, text: str) -> None:
 
 def test_what_is_staged_appears_whole_and_alone(tmp_path: Path) -> None:
     target = tmp_path / "runs" / "a"
-    with staged(target) as unfinished:
+    with staged(target, kind="folder") as unfinished:
         write(unfinished, "done")
         assert not target.exists()
     assert (target / "summary.json").read_text() == "done"
@@ -27,7 +28,7 @@ def test_what_is_staged_appears_whole_and_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("failure", [KeyboardInterrupt, RuntimeError])
 def test_a_run_that_dies_leaves_nothing(tmp_path: Path, failure: type[BaseException]) -> None:
     def die() -> None:
-        with staged(tmp_path / "new" / "folder" / "a") as unfinished:
+        with staged(tmp_path / "new" / "folder" / "a", kind="folder") as unfinished:
             write(unfinished, "half")
             raise failure
 
@@ -39,9 +40,9 @@ def test_a_run_that_dies_leaves_nothing(tmp_path: Path, failure: type[BaseExcept
 def test_an_existing_folder_is_refused_and_replaced_only_with_force(tmp_path: Path) -> None:
     target = tmp_path / "a"
     write(target, "old")
-    with pytest.raises(InputError, match=r"exists.*--force"), staged(target):
+    with pytest.raises(InputError, match=r"exists.*--force"), staged(target, kind="folder"):
         pytest.fail("the work must not start")
-    with staged(target, force=True) as unfinished:
+    with staged(target, kind="folder", force=True) as unfinished:
         write(unfinished, "new")
     assert (target / "summary.json").read_text() == "new"
     assert list(tmp_path.iterdir()) == [target]
@@ -52,7 +53,7 @@ def test_force_keeps_the_old_folder_when_the_new_run_dies(tmp_path: Path) -> Non
     write(target, "old")
 
     def die() -> None:
-        with staged(target, force=True) as unfinished:
+        with staged(target, kind="folder", force=True) as unfinished:
             write(unfinished, "half")
             raise RuntimeError
 
@@ -66,14 +67,34 @@ def test_force_never_replaces_a_folder_that_kvrm_did_not_write(tmp_path: Path) -
     target = tmp_path / "photos"
     target.mkdir()
     (target / "cat.jpg").write_text("cat")
-    with pytest.raises(InputError, match="did not write"), staged(target, force=True):
+    with pytest.raises(InputError, match="did not write"), staged(target, kind="folder", force=True):
         pytest.fail("the work must not start")
     assert (target / "cat.jpg").read_text() == "cat"
 
 
+@pytest.mark.parametrize(("kind", "message"), [("folder", "not a folder that kvrm wrote"), ("file", "is a folder")])
+def test_force_replaces_a_folder_by_a_folder_and_a_file_by_a_file(
+    tmp_path: Path, kind: Literal["folder", "file"], message: str
+) -> None:
+    target = tmp_path / "a"
+    target.write_text("thesis") if kind == "folder" else target.mkdir()
+    with pytest.raises(InputError, match=message), staged(target, kind=kind, force=True):
+        pytest.fail("the work must not start")
+    assert target.is_file() == (kind == "folder")
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "/"])
+def test_a_path_without_a_name_is_refused(name: str) -> None:
+    with (
+        pytest.raises(InputError, match="give the name of a new folder"),
+        staged(Path(name), kind="folder", force=True),
+    ):
+        pytest.fail("the work must not start")
+
+
 def test_a_place_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="cannot be written"), staged(tmp_path / "file" / "a"):
+    with pytest.raises(InputError, match="cannot be written"), staged(tmp_path / "file" / "a", kind="folder"):
         pytest.fail("the work must not start")
 
 

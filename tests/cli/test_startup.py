@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -20,10 +20,13 @@ def test_neither_import_nor_help_loads_a_heavy_module(statement: str) -> None:
     assert [name for name in HEAVY if f"'{name}'" in loaded] == []
 
 
-def test_help_takes_less_than_half_a_second() -> None:
+def test_help_takes_less_than_half_a_second_of_the_processor() -> None:
+    """Of the processor, not of the clock: other work on the machine is no fault of the command."""
+
     def seconds() -> float:
-        start = time.perf_counter()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run([sys.executable, "-m", "kvrm", "--help"], capture_output=True, check=True)
-        return time.perf_counter() - start
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
     assert min(seconds() for _ in range(5)) < 0.5

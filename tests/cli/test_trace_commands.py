@@ -61,6 +61,42 @@ def test_a_converted_trace_replays_to_the_identical_result(tmp_path: Path) -> No
     assert records[0] == records[1]
 
 
+def test_a_file_without_arrivals_gets_a_stated_process(tmp_path: Path) -> None:
+    """A03: Vidur's lengths have no arrivals: they are drawn, and the same seed draws the same."""
+    source = tmp_path / "lengths.csv"
+    source.write_text("num_prefill_tokens,num_decode_tokens\n" + "100,10\n" * 300)
+    inspected = [
+        json.loads(kvrm("trace", "inspect", source, "--arrivals", "gamma:5:2", "--seed", seed, "--json").stdout)
+        for seed in ("1", "1", "2")
+    ]
+    assert inspected[0] == inspected[1]
+    assert inspected[0]["info"]["span_ns"] != inspected[2]["info"]["span_ns"]
+    assert "arrivals" in refusal("trace", "inspect", source)
+
+
+def test_ties_are_spread_when_asked(tmp_path: Path) -> None:
+    source = tmp_path / "ties.csv"
+    source.write_text("arrival_s,prompt_tokens,output_tokens\n" + "".join(f"{at // 4},10,10\n" for at in range(40)))
+
+    def ties(*options: str) -> int:
+        found = json.loads(kvrm("trace", "inspect", source, *options, "--json").stdout)["info"]["ties"]
+        assert isinstance(found, int)
+        return found
+
+    assert ties() == 30
+    assert ties("--spread-ties", "1") == 0
+
+
+def test_converting_does_not_replace_its_source_and_is_refused_before_reading(tmp_path: Path) -> None:
+    source = tmp_path / "t.csv"
+    source.write_text("arrival_s,prompt_tokens,output_tokens\n0,10,10\n")
+    assert "is the trace that is read" in refusal("trace", "convert", source, "--out", source, "--force")
+    (tmp_path / "taken.parquet").write_text("")
+    done = kvrm("trace", "convert", source, "--out", tmp_path / "taken.parquet")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1, "nothing but the refusal"
+
+
 def test_converting_a_wrong_file_leaves_nothing(tmp_path: Path) -> None:
     source = tmp_path / "t.csv"
     source.write_text("when,in,out\n1,2,3\n")

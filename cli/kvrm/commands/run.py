@@ -32,10 +32,11 @@ def replay(
     output: Output,
 ) -> None:
     """Replay a trace under one policy; print its summary, and write the run's folder with --out."""
+    _check_output(output)
     options = _replica_options(replica, reading, running)
     plan = api.plan(policy, **options)
     if output.out is not None:
-        folders.check(Path(output.out), force=output.force)
+        folders.check(Path(output.out), kind="folder", force=output.force)
     source = opened(trace, reading, load)
     for line in plan.lines():
         note(line)
@@ -48,6 +49,7 @@ def replay(
             driver=running.driver,
             stop_at_s=running.stop_at,
             progress=progress,
+            keep=False,  # what is printed comes from the summary
             **options,
         )
     _report(done, output)
@@ -75,12 +77,13 @@ def compare(
 
     Without --out the results go to runs/compare-TRACE-N; with --json and no --out nothing is written.
     """
+    _check_output(output)
     options = _replica_options(replica, reading, running)
     policies = policy or api.DEFAULT_POLICIES
     for name in policies:
         api.plan(name, **options)
     if output.out is not None:
-        folders.check(Path(output.out), force=output.force)
+        folders.check(Path(output.out), kind="folder", force=output.force)
     source = opened(trace, reading, load)
     with progress_bars() as progress:
         done = api.compare(
@@ -91,6 +94,7 @@ def compare(
             driver=running.driver,
             stop_at_s=running.stop_at,
             progress=progress,
+            keep=False,  # what is printed comes from the summary
             **options,
         )
     _report(done, output)
@@ -100,6 +104,14 @@ def _comparison_folder(trace: Trace, output: Output) -> Path | None:
     if output.out is not None:
         return Path(output.out)
     return None if output.json else folders.next_free(Path("runs"), f"compare-{trace.info.name}")
+
+
+def _check_output(output: Output) -> None:
+    """Options that would be ignored are refused."""
+    if output.json and output.table != "text":
+        raise typer.BadParameter("each is the whole of stdout: pass one of them", param_hint="--json and --table")
+    if output.force and output.out is None:
+        raise typer.BadParameter("there is nothing to replace without --out", param_hint="--force")
 
 
 def _replica_options(replica: Replica, reading: Reading, running: Running) -> api.ReplicaOptions:

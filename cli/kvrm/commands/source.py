@@ -18,7 +18,9 @@ def opened(source: str, reading: Reading, load: Load | None = None) -> Trace:
     """Open the trace, apply the load options in their fixed order, and say on stderr what it turned out to be."""
     if load is not None and load.speedup is not None and load.time_stretch is not None:
         raise typer.BadParameter("both set the clock: pass one of them", param_hint="--speedup and --time-stretch")
+    # Everything that can be wrong on the command line itself is refused before the file is read.
     window = parse.window(load.window) if load is not None and load.window is not None else None
+    within_s = parse.tie_spread_s(reading.spread_ties) if reading.spread_ties is not None else None
     trace = api.open_trace(
         source,
         format=reading.format,
@@ -28,7 +30,12 @@ def opened(source: str, reading: Reading, load: Load | None = None) -> Trace:
         missing_timestamp=reading.missing_timestamp or "refuse",
         seed=reading.seed,
         rows=reading.rows,
+        arrivals=reading.arrivals,
+        hash_block_tokens=reading.hash_block_tokens,
+        hash_tolerance_blocks=reading.hash_tolerance_blocks or 0,
     )
+    if reading.spread_ties is not None:
+        trace = trace.spread_ties(within_s, seed=reading.seed)
     if load is not None:
         trace = _loaded(trace, load, window)
     for line in trace.info.notes:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import json as json_text
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from kvrm import api
+from kvrm import api, folders
 from kvrm.commands.source import opened
 from kvrm.console import note, say
 from kvrm.flags import Load, Reading, expanded
@@ -44,6 +46,8 @@ def convert(
     reading: Reading,
 ) -> None:
     """Write a trace as canonical Parquet; replaying that file gives the identical result."""
+    folders.refuse_source(Path(out), trace)
+    folders.check(Path(out), kind="file", force=force)
     source = opened(trace, reading, load)
     note(f"{source.info.rows} requests written to {api.convert_trace(source, out, force=force)}")
 
@@ -58,5 +62,16 @@ def synth(
     seed: Annotated[int, typer.Option("--seed", help="Seed of the generator.")] = 0,
 ) -> None:
     """Generate a built-in trace and write it as Parquet; the same seed gives the same bytes."""
+    folders.check(Path(out), kind="file", force=force)
+    _known(name)
     source = opened(name, Reading(rows=rows, seed=seed))
     note(f"{source.info.rows} requests written to {api.convert_trace(source, out, force=force)}")
+
+
+def _known(name: str) -> None:
+    """A file's name is no built-in trace, although both open alike."""
+    names = api.catalogue("traces")
+    if name not in names:
+        near = difflib.get_close_matches(name, names, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"built-in are {', '.join(names)}"
+        raise typer.BadParameter(f"{name!r} is no built-in trace; {hint}", param_hint="NAME")
