@@ -87,8 +87,9 @@ def _take_arrivals(
     out: Records,
     events: Records,
     latest_ns: int,
+    flags: int,
 ) -> int:
-    """Take in every supplied arrival up to a time. GO_ON, or what has to be seen to first."""
+    """Take in every supplied arrival up to a time. GO_ON, or what has to be seen to first (a refusal is an event)."""
     while s.next_arrival < s.num_arrivals and arrivals[s.next_arrival].arrival_ns <= latest_ns:
         if s.arena_free == NONE:
             return GROW
@@ -102,6 +103,8 @@ def _take_arrivals(
             s.error_detail = a.prompt_tokens + a.output_tokens
             return ERROR
         s.next_arrival += 1
+        if flags & STOP_AT_EVENTS and s.num_events > 0:
+            return EVENT
     return GO_ON
 
 
@@ -139,10 +142,11 @@ def _land(
     waiting_tenths: Ints,
     events: Records,
     until_ns: int,
+    flags: int,
 ) -> int:
     """Take in what arrives before the step in flight ends, then end it, unless it ends after `until_ns`."""
     latest_ns = min(step.end_ns - 1, until_ns)
-    reason = _take_arrivals(p, s, ladders, arrivals, requests, out, events, latest_ns)
+    reason = _take_arrivals(p, s, ladders, arrivals, requests, out, events, latest_ns, flags)
     if reason != GO_ON:
         return reason
     if step.end_ns > until_ns:
@@ -242,14 +246,14 @@ def span(
             done += 1
             # fmt: off
             reason = _land(p, s, step, ladders, arrivals, requests, rows, heads, blocks, tree, table, out, windows,
-                           samples, classes, tallies, histograms, waiting_tenths, events, until_ns)
+                           samples, classes, tallies, histograms, waiting_tenths, events, until_ns, flags)
             # fmt: on
             if reason == GO_ON and flags & STOP_AT_EVENTS and s.num_events > 0:
                 return EVENT
         else:
             reason = _wake(s, arrivals, until_ns) if s.phase == IDLE else GO_ON
         if reason == GO_ON:
-            reason = _take_arrivals(p, s, ladders, arrivals, requests, out, events, s.now_ns)
+            reason = _take_arrivals(p, s, ladders, arrivals, requests, out, events, s.now_ns, flags)
         if reason != GO_ON:
             return reason
         if s.now_ns >= s.known_until_ns and s.known_until_ns < until_ns:

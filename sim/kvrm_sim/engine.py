@@ -90,7 +90,7 @@ class RequestEvents:
 
     @property
     def rejected(self) -> simpy.Event:
-        """It was refused."""
+        """It was refused, which happens as it arrives."""
         return self._event("reject")
 
     def fire(self, kind: str, time_ns: int) -> None:
@@ -185,8 +185,10 @@ class EventReplica:
             replica.know_until(until)
             reason = replica.advance(until, max_steps=STEPS_A_CALL, flags=st.STOP_AT_EVENTS)
             if replica.has_events:
-                if replica.last_event_ns > env.now:
-                    yield _At(env, replica.last_event_ns - int(env.now), FIRST)
+                # A refusal is told behind whatever else happens at its instant, its own arrival first of all.
+                priority = LAST if replica.last_event_kind == st.EV_REJECT else FIRST
+                if replica.last_event_ns > env.now or priority == LAST:
+                    yield _At(env, replica.last_event_ns - int(env.now), priority)
                 replica.drain_events()
             if reason in (st.EVENT, st.WORK):
                 continue

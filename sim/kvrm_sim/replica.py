@@ -66,7 +66,7 @@ class Replica:
         self.histograms = np.zeros((st.NUM_HISTOGRAMS, BUCKETS), np.int64)
         self.waiting_tenths = np.zeros(10, np.float64)
         self.events = np.zeros(16 * slots + 64 if p.log_events else 4, st.EVENTS)
-        self._event_times_ns = self.events["time_ns"]
+        self._event_times_ns, self._event_kinds = self.events["time_ns"], self.events["kind"]
         self.arrivals = np.zeros(0, st.ARRIVALS)
         self._descriptor = CommitDescriptor.for_parameters(parameters.record) if p.check else None
         self._edge(OPEN)
@@ -200,6 +200,11 @@ class Replica:
     def last_event_ns(self) -> int:
         """Time of the last event that was logged and not handed out yet."""
         return int(self._event_times_ns[self._num_events[0] - 1])
+
+    @property
+    def last_event_kind(self) -> int:
+        """What that event was: an index of ``state.EVENT_KINDS``."""
+        return int(self._event_kinds[self._num_events[0] - 1])
 
     def drain_events(self) -> None:
         """Hand out logged events."""
