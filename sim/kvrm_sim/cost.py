@@ -125,11 +125,12 @@ def collectives_ns(p: Record, step: Record) -> int:
 @kernel
 def time_step(p: Record, step: Record) -> None:
     """Fill in the times of a planned step, busy and exposed, and its duration."""
-    if step.launch_kind != step.launch_is_for or step.launch_busy_ns == 0:  # mostly it is that of the step before
+    if step.launch_kind != step.launch_is_for or step.launch_kept_ns == 0:  # mostly it is that of the step before
         step.launch_is_for = step.launch_kind
         step.launch_ahead_ns = asynchronous_launch_ns(p, step)
-        step.launch_busy_ns = serial_launch_ns(p, step) + step.launch_ahead_ns
+        step.launch_kept_ns = serial_launch_ns(p, step) + step.launch_ahead_ns
     ahead = step.launch_ahead_ns
+    step.launch_busy_ns = step.launch_kept_ns
     submit = submit_ns(p, step)
     move = move_ns(p, step)
     step.submit_ns = submit

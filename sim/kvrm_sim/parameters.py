@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from kvrm_sim.pager import PAGED
 from kvrm_sim.state import PARAMS, Records
 
 _LADDERS = ("buckets", "batch_sizes", "contexts", "token_sizes", "capacities")
@@ -23,6 +24,11 @@ class CoreParameters:
 
     record: Records
     ladders: NDArray[np.int64]
+
+    @property
+    def paged(self) -> bool:
+        """Blocks are taken as they are written; otherwise a request holds one contiguous run."""
+        return bool(self.record[0].reserve == PAGED)
 
 
 def core_parameters(values: Mapping[str, int | float], ladders: Mapping[str, Sequence[int]]) -> CoreParameters:

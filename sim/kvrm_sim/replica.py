@@ -176,6 +176,15 @@ class Replica:
         if broken is not None:
             raise InvariantError(f"t = {self.now_ns} ns, step {self.scalars[0].steps}: broken: {broken}")
 
+    def set_timing(self, exposed_ns: tuple[int, ...]) -> None:
+        """Let the step that was just decided take these times (in the order of ``state.PARTS``) instead of the predicted."""
+        step = self.steps[0]
+        for part, value in zip(st.PARTS, exposed_ns, strict=True):
+            step[f"{part}_busy_ns"] = value
+            step[f"{part}_exposed_ns"] = value
+        step.duration_ns = sum(exposed_ns)
+        step.end_ns = step.start_ns + step.duration_ns
+
     def drain_records(self) -> None:
         """Hand out every record that is complete."""
         s = self.scalars[0]

@@ -160,7 +160,7 @@ STEP = _record(
     "preempted", "admitted",
     "reserved_blocks", "allocated_blocks", "used_tokens", "waiting",
     *(f"{part}_busy_ns" for part in PARTS), *(f"{part}_exposed_ns" for part in PARTS), "submit_ns", "move_ns",
-    "duration_ns", "launch_is_for", "launch_ahead_ns",
+    "duration_ns", "launch_is_for", "launch_ahead_ns", "launch_kept_ns",
 )
 
 #: requests.parquet: one record for every request injected, in the order in which they ended.
