@@ -152,7 +152,7 @@ class RecordedExecutor:
 def drive(
     replica: Replica, feed: Iterator[tuple[st.Records, int]], executor: Executor
 ) -> Iterator[tuple[StepPlan, StepTiming]]:
-    """Run a replica to its end, every step through an executor; yields each plan, valid until the next, and its time."""
+    """Run a replica to its end, every step through an executor; yields each plan (valid until the next) and time."""
     descriptor = CommitDescriptor.for_parameters(replica.parameters.record)
     number = 0
     while True:
