@@ -177,7 +177,7 @@ class Replica:
             raise InvariantError(f"t = {self.now_ns} ns, step {self.scalars[0].steps}: broken: {broken}")
 
     def set_timing(self, exposed_ns: tuple[int, ...]) -> None:
-        """Let the step that was just decided take these times, in the order of ``state.PARTS``, for the predicted ones."""
+        """Let the step that was just decided take these times (order: ``state.PARTS``), not the predicted ones."""
         step = self.steps[0]
         for part, value in zip(st.PARTS, exposed_ns, strict=True):
             step[f"{part}_busy_ns"] = value
