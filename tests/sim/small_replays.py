@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -129,3 +130,12 @@ def tiny(
 def outcomes(rows: Sequence[dict[str, Any]]) -> dict[str, int]:
     """How many requests ended in which way."""
     return {word: sum(row["outcome"] == word for row in rows) for word in st.OUTCOMES}
+
+
+def random_rows(rng: random.Random, count: int) -> list[Row]:
+    """Arrivals that often coincide with each other and with the ends of steps of 1 ms; two at tiny-llama's limit."""
+    at, rows = 0, list[Row]()
+    for _ in range(count):
+        rows.append((at, rng.choice((1, 15, 16, 17, rng.randint(1, 300))), rng.choice((1, 2, rng.randint(1, 60)))))
+        at += rng.choice((0, 0, 1_000_000, 5_000_000, rng.randint(0, 40_000_000)))
+    return [*rows, (at, 1020, 30), (at, 1000, 24)]
