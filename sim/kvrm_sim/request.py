@@ -121,12 +121,12 @@ def _limits(p: Record, a: Record) -> tuple[int, int, int, int]:
         declared = a.declared_max_tokens if a.declared_max_tokens != NONE else p.declared_default_tokens
         if declared == NONE:
             return E_NO_DECLARED, 0, 0, NONE
-        declared = min(declared, room)
-        if declared <= 0:
+        if room <= 0:
             return OK, 0, 0, NONE
-        if output > declared:
-            return OK, declared, declared, R_CONTEXT_LIMIT if declared == room else R_DECLARED_LIMIT
-        return OK, output, declared, NONE
+        allowed = min(declared, room)
+        if output > allowed:
+            return OK, allowed, allowed, R_CONTEXT_LIMIT if allowed < declared else R_DECLARED_LIMIT
+        return OK, output, allowed, NONE
     if output <= room:
         return OK, output, 0, NONE
     if p.over_limit == OVER_ERROR:
