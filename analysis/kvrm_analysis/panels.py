@@ -119,10 +119,10 @@ def draw_memory(page: Page, scene: Scene, top: float) -> None:
     page.text(0.1, top, "KV memory: promised to requests (light), filled with tokens (dark)", **HEADING)
     highest = max(float(summary["kv_footprint_bytes"]) for summary in scene.found) / GIB
     count = len(scene.runs)
-    pitch = min(6.93 / min(MEMORY_COLUMNS, count), 3.0)
+    pitch = min(6.83 / min(MEMORY_COLUMNS, count), 3.0)
     for index in range(count):
         row, column = divmod(index, MEMORY_COLUMNS)
-        axes = page.axes(0.46 + pitch * column, top + 0.42 + MEMORY_ROW * row, pitch - 0.13, 0.85)
+        axes = page.axes(0.56 + pitch * column, top + 0.42 + MEMORY_ROW * row, pitch - 0.13, 0.85)
         _draw_one_memory(axes, scene, index)
         axes.set_ylim(0, highest * 1.12)
         axes.set_xlim(0, float(scene.time(scene.grid.edges_s)[-1]))
@@ -155,8 +155,17 @@ def _draw_one_memory(axes: Axes, scene: Scene, index: int) -> None:
 def _label(axes: Axes, text: str, at: float, offset_points: float) -> None:
     """Small print at the right end of a level."""
     where, how = axes.get_yaxis_transform(), "offset points"
+    behind = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.6}
     axes.annotate(
-        text, (0.97, at), xycoords=where, xytext=(0, offset_points), textcoords=how, fontsize=7, ha="right", color=INK
+        text,
+        (0.97, at),
+        xycoords=where,
+        xytext=(0, offset_points),
+        textcoords=how,
+        fontsize=7,
+        ha="right",
+        color=INK,
+        bbox=behind,
     )
 
 
