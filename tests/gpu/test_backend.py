@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from kvrm_gpu.backend import MAX_BATCH_DESCRIPTORS
 from kvrm_gpu.batch_copy import BatchCopy
 from kvrm_gpu.cpu_backend import CpuBackend
 from kvrm_gpu.errors import CaptureError, DeviceError, PageableMemoryError, StreamError
@@ -72,6 +71,7 @@ def test_replay_is_bit_equal_to_the_body(backend: CpuBackend) -> None:
 )
 def test_what_depends_on_data_cannot_be_captured(backend: CpuBackend, body: Any) -> None:
     x = torch.ones(3, 3)
+    # Seen to fail with the refusals of recording.py taken out.
     with pytest.raises(CaptureError):
         backend.capture(backend.stream(), lambda: body(x), {})
     assert not backend.capturing
@@ -88,7 +88,9 @@ def test_an_index_of_whole_numbers_can_be_captured(backend: CpuBackend) -> None:
 
 
 def test_a_rebound_input_is_an_error(backend: CpuBackend) -> None:
-    """A replay reads the captured buffer: one that is merely called the same would be ignored, silently."""
+    """A replay reads the captured buffer: one that is merely called the same would be ignored, silently. Seen to fail
+    with the comparison of addresses taken out of `replay`.
+    """
     x, out = torch.ones(3), torch.zeros(3)
     stream = backend.stream()
     graph = backend.capture(stream, lambda: out.copy_(x * 2), {"x": x})
@@ -128,12 +130,14 @@ def test_the_batch_copy_is_refused_where_the_driver_would_drop_it(backend: CpuBa
     assert backend.copy_batch(pairs, stream) == 1
     backend.finish()
     assert torch.equal(source, destination)
-    many = [(destination[0], source[0])] * (2 * MAX_BATCH_DESCRIPTORS + 1)
+    many = [(destination[0], source[0])] * (2 * 4096 + 1)
     assert backend.copy_batch(many, stream) == 3
 
 
 def test_the_driver_is_called_with_addresses_sizes_and_stream_order() -> None:
-    """The interface of CUDA 12.8: nine arguments, the index of the failed copy among them."""
+    """The interface of CUDA 12.8: nine arguments, the index of the failed copy among them. GPU failure 15: reads are in
+    stream order; seen to fail with the relaxed order (3).
+    """
     source, destination = torch.arange(8.0).view(4, 2), torch.zeros(4, 2)
     seen: dict[str, Any] = {}
 

@@ -121,7 +121,7 @@ def test_padding_touches_neither_blocks_nor_staging() -> None:
 
 def test_the_store_follows_the_gather() -> None:
     """The last staged block holds history and the new token: a gather behind the store would bring back what the pool
-    held before. Seen to fail with the store moved before the gather, and the pool's own store held back.
+    held before. Seen to fail with the staged store before the gather and the pool's own behind it.
     """
     bench = Bench()
     bench.commit()
@@ -134,7 +134,7 @@ def test_the_store_follows_the_gather() -> None:
 
 
 def test_a_shape_that_was_not_captured_is_an_error() -> None:
-    """GPU failure 13: never silently eager."""
+    """GPU failure 13: never silently eager. Seen to fail with a replay that falls back to the eager step."""
     bench = Bench()
     bench.step.capture(SHAPES[0])
     assert bench.step.captured == {SHAPES[0]}
@@ -143,6 +143,7 @@ def test_a_shape_that_was_not_captured_is_an_error() -> None:
 
 
 def test_capture_needs_a_descriptor_of_padding() -> None:
+    """Seen to fail with the check taken out of `capture`."""
     bench = Bench()
     bench.commit()
     with pytest.raises(DeviceError, match="active rows"):

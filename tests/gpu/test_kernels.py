@@ -89,6 +89,15 @@ def test_a_slot_of_minus_one_is_not_the_last_block() -> None:
     assert bool((room == -7.0).all())
 
 
+@pytest.mark.skipif(DEVICE.type == "cuda", reason="a device computes bfloat16 rightly")
+def test_bfloat16_is_refused_under_the_interpreter() -> None:
+    """GPU failure 17. Seen to fail with bfloat16 among the types under the interpreter."""
+    key = torch.zeros(2, 1, 64, dtype=torch.bfloat16)
+    cache = torch.zeros(4, 2, 16, 1, 64, dtype=torch.bfloat16)
+    with pytest.raises(ValueError, match=r"cache: torch.bfloat16, should be torch.float32 or torch.float16"):
+        kernels.store_kv(key, key, torch.zeros(2, dtype=torch.int64), cache)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

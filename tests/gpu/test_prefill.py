@@ -48,6 +48,7 @@ def test_chunks_give_the_next_token_and_the_entries_of_the_whole(chunks: list[in
 
 
 def test_pages_that_do_not_hold_the_chunk_are_refused() -> None:
+    """The null block among them. Seen to fail with its refusal taken out."""
     _, _, _, prefill = prefill_of(5)
     with pytest.raises(PackError, match="5 pages are needed"):
         prefill.run(PROMPT, 0, PAGES[:4])
