@@ -172,19 +172,24 @@ class CommitDescriptor:
             return f"groups: {self.num_groups} of {moved} blocks, counted {step.groups} of {step.moved_blocks}"
         if self.num_groups == 0:
             return None
-        blocks = np.repeat(groups[:, 1], groups[:, 2]) + _ranks(groups[:, 2])
-        if len(np.unique(blocks)) != len(blocks):
+        ranks = _ranks(groups[:, 2])
+        sources = np.repeat(groups[:, 0], groups[:, 2]) + ranks
+        destinations = np.repeat(groups[:, 1], groups[:, 2]) + ranks
+        if len(np.unique(destinations)) != len(destinations):
             return "groups: a staging block is written twice"
-        slot_of = {int(stage): slot for slot, stage in enumerate(self.stage_rows.tolist()) if self.active[slot]}
-        for source, destination, count in groups.tolist():
-            stage, logical = divmod(destination, int(p.table_width))
-            slot = slot_of.get(stage)
-            if slot is None:
-                return f"groups: destination {destination} is the stage row of no active slot"
-            held = self.block_tables[slot, logical : logical + count].tolist()
-            if held != list(range(source, source + count)):
-                return f"groups: ({source}, {destination}, {count}), but the table of slot {slot} holds {held} there"
-        return None
+        stages, logical = np.divmod(destinations, int(p.table_width))
+        slot_of = np.full(len(self.active), st.NONE)
+        live = np.flatnonzero(self.active)
+        slot_of[self.stage_rows[live]] = live
+        slots = slot_of[stages]
+        wrong = np.flatnonzero((slots == st.NONE) | (self.block_tables[slots, logical] != sources))
+        if len(wrong) == 0:
+            return None
+        at = int(wrong[0])
+        moved_to = f"groups: block {sources[at]} to staging block {destinations[at]}"
+        if slots[at] == st.NONE:
+            return f"{moved_to}, the stage row of no active slot"
+        return f"{moved_to}, but the table of slot {slots[at]} holds {self.block_tables[slots[at], logical[at]]} there"
 
 
 def _ranks(counts: NDArray[np.int64]) -> NDArray[np.int64]:
