@@ -49,5 +49,5 @@ gpu: setup  ## the tests that need an accelerator (extra `gpu`)
 docs: setup  ## check that the commands of the README and the docs work as written
 	$(PYTEST) tests/cli/test_docs.py
 
-reproduce: setup  ## remake the tables of the README from the public traces in ../shared/traces
+reproduce: setup  ## remake the figure and the tables of the README, in place (public traces: ../shared/traces)
 	$(BIN)/python -m tests.reproduce
