@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,19 +17,13 @@ from numpy.typing import NDArray
 
 from kvrm_gpu.backend import Backend, Event, Stream
 from kvrm_gpu.errors import PackError, StaleDescriptorError
-from kvrm_gpu.packing import OK, PROBLEMS, TWICE, pack_groups, pack_rows, patch_tables
+from kvrm_gpu.packing import OK, PROBLEMS, pack_groups, pack_rows, patch_tables
 from kvrm_gpu.wire import (
     E_CHECKSUM,
     E_EPOCH,
     E_MAGIC,
     ECHO_WORDS,
-    H_ACTIVE,
-    H_BLOCKS,
     H_CHECKSUM,
-    H_EPOCH,
-    H_GROUPS,
-    H_MAGIC,
-    H_PATCHES,
     MAGIC,
     WEIGHT,
     WireShape,
@@ -45,11 +40,13 @@ class PinnedRing:
             raise ValueError(f"depth = {depth}: a ring of less than 2 makes every step wait for its own upload")
         self._backend = backend
         self._buffers = [backend.pinned((num_bytes,), torch.uint8) for _ in range(depth)]
+        #: The same memory as arrays, for who writes it.
+        self.arrays: list[NDArray[np.uint8]] = [buffer.numpy() for buffer in self._buffers]
         self._upload_done: list[Event] = [backend.event("upload_done") for _ in range(depth)]
         self._next = 0
 
-    def send(self, stream: Stream, write: Callable[[NDArray[np.uint8]], int], destination: torch.Tensor) -> int:
-        """Let ``write`` fill the next buffer and return its bytes in use; upload those. Returns them.
+    def send(self, stream: Stream, write: Callable[[int], int], destination: torch.Tensor) -> int:
+        """Let ``write`` fill the array of a number and return its bytes in use; upload those. Returns them.
 
         Waits, on the host, until the buffer's last upload is done.
         """
@@ -57,7 +54,7 @@ class PinnedRing:
         self._next = (at + 1) % len(self._buffers)
         self._backend.synchronize(self._upload_done[at])
         buffer = self._buffers[at]
-        used = write(buffer.numpy())
+        used = write(at)
         self._backend.upload(destination[:used], buffer[:used], stream)
         self._backend.record(self._upload_done[at], stream)
         return used
@@ -96,6 +93,14 @@ class Committer:
         self._counts = np.zeros(wire.slots, np.int64)
         self._tables_sum = 0
         self._patches = np.zeros((max(1, wire.patch_capacity), 2), np.int32)
+        #: Descriptors packed, refused ones too: those must not leave their entries behind in `seen`.
+        self._attempts = 0
+        self._seen = np.zeros((1 << (2 * wire.slots).bit_length(), 2), np.int64)
+        # Cutting a buffer into fields costs more than filling them: once a buffer, not once a step.
+        self._views = [
+            {name: field.view(array) for name, field in wire.fields.items()} | {"words": array.view(np.int32)}
+            for array in self._ring.arrays
+        ]
 
     def commit(
         self,
@@ -117,7 +122,7 @@ class Committer:
         packed = _Packed()
         used = self._ring.send(
             self.stream,
-            lambda buffer: self._write(buffer, descriptor, tokens, owners, counts, epoch, delta, packed),
+            lambda at: self._write(self._views[at], descriptor, tokens, owners, counts, epoch, delta, packed),
             self.resident,
         )
         self._epoch = epoch
@@ -125,7 +130,7 @@ class Committer:
 
     def _write(
         self,
-        buffer: NDArray[np.uint8],
+        fields: dict[str, NDArray[Any]],
         descriptor: CommitDescriptor,
         tokens: NDArray[np.int64],
         owners: NDArray[np.int64],
@@ -134,8 +139,8 @@ class Committer:
         delta: bool,
         packed: _Packed,
     ) -> int:
-        active, rows_sum = self._write_rows(buffer, descriptor, tokens)
-        blocks, groups_sum = self._write_groups(buffer, descriptor)
+        active, rows_sum = self._write_rows(fields, descriptor, tokens)
+        blocks, groups_sum = self._write_groups(fields, descriptor)
         changed, tables_sum = patch_tables(
             descriptor.block_tables,
             owners,
@@ -147,29 +152,23 @@ class Committer:
             self.wire.tables_word,
         )
         self._tables_sum += tables_sum
-        fields = self.wire.fields
         whole = not delta or changed > self.wire.patch_capacity
         if whole:
-            fields["block_tables"].view(buffer)[:] = self._mirror
+            fields["block_tables"][:] = self._mirror
         else:
-            fields["patches"].view(buffer)[:changed] = self._patches[:changed]
+            fields["patches"][:changed] = self._patches[:changed]
         packed.patches = None if whole else changed
-        header = fields["header"].view(buffer)
-        header[H_MAGIC] = MAGIC
-        header[H_EPOCH] = epoch
-        header[H_ACTIVE] = active
-        header[H_GROUPS] = descriptor.num_groups
-        header[H_BLOCKS] = blocks
-        header[H_PATCHES] = 0 if whole else changed
-        header_sum = sum(int(word) * (2 * at + 1) * WEIGHT for at, word in enumerate(header[:H_CHECKSUM]))
+        # In the order of H_MAGIC, H_EPOCH, H_ACTIVE, H_GROUPS, H_BLOCKS, H_PATCHES.
+        words = (MAGIC, epoch, active, descriptor.num_groups, blocks, 0 if whole else changed)
+        header_sum = sum(word * (2 * at + 1) * WEIGHT for at, word in enumerate(words))
         packed.checksum = wrap_int64(header_sum + rows_sum + groups_sum + self._tables_sum)
-        header[H_CHECKSUM] = packed.checksum
+        fields["header"][: H_CHECKSUM + 1] = (*words, packed.checksum)
         return self.wire.num_bytes if whole else self.wire.prefix_bytes(descriptor.num_groups)
 
     def _write_rows(
-        self, buffer: NDArray[np.uint8], descriptor: CommitDescriptor, tokens: NDArray[np.int64]
+        self, fields: dict[str, NDArray[Any]], descriptor: CommitDescriptor, tokens: NDArray[np.int64]
     ) -> tuple[int, int]:
-        fields = self.wire.fields
+        self._attempts += 1
         (first, end), _ = self.wire.checked_words
         status, row, active, total = pack_rows(
             tokens,
@@ -179,23 +178,24 @@ class Committer:
             descriptor.stage_rows,
             descriptor.active,
             self._block_size,
-            fields["tokens"].view(buffer),
-            fields["slot_mapping"].view(buffer),
-            fields["positions"].view(buffer),
-            fields["lengths"].view(buffer),
-            fields["stage_rows"].view(buffer),
-            fields["active"].view(buffer),
-            buffer.view(np.int32),
+            fields["tokens"],
+            fields["slot_mapping"],
+            fields["positions"],
+            fields["lengths"],
+            fields["stage_rows"],
+            fields["active"],
+            fields["words"],
             first,
             end,
+            self._seen,
+            self._attempts,
         )
         _raise(status, row)
         return active, total
 
-    def _write_groups(self, buffer: NDArray[np.uint8], descriptor: CommitDescriptor) -> tuple[int, int]:
-        field = self.wire.fields["groups"].view(buffer)
+    def _write_groups(self, fields: dict[str, NDArray[Any]], descriptor: CommitDescriptor) -> tuple[int, int]:
         status, group, blocks, total = pack_groups(
-            descriptor.groups, descriptor.num_groups, field, self.wire.groups_word
+            descriptor.groups, descriptor.num_groups, fields["groups"], self.wire.groups_word
         )
         _raise(status, group)
         return blocks, total
@@ -208,11 +208,6 @@ class Committer:
         if int(counts.max(initial=0)) > self.wire.table_width:
             row = int(counts.argmax())
             raise PackError(f"counts: row {row} holds {counts[row]} blocks, a table has {self.wire.table_width}")
-        slots = descriptor.slot_mapping[descriptor.active.astype(bool)]
-        if len(np.unique(slots)) != len(slots):
-            values, times = np.unique(descriptor.slot_mapping, return_counts=True)
-            twice = values[(times > 1) & (values != 0)][0]
-            _raise(TWICE, int(np.nonzero(descriptor.slot_mapping == twice)[0][1]))
 
     def verify(self, echo: NDArray[np.int64] | torch.Tensor, commitment: Commitment) -> None:
         """Compare what a step echoed (int64 [3], on the host, after its event) with what was committed for it.

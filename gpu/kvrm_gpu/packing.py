@@ -42,9 +42,16 @@ def pack_rows(
     words: Ints,
     first_word: int,
     end_word: int,
+    seen: Ints,
+    stamp: int,
 ) -> tuple[int, int, int, int]:
-    """Write the fields of the rows. Returns (status, row at fault, active rows, checksum of the words)."""
+    """Write the fields of the rows. Returns (status, row at fault, active rows, checksum of the words).
+
+    ``seen`` int64 [a power of two, 2]: a hash set of (entry, stamp), at least twice as many as rows; an entry with
+    another stamp is free.
+    """
     count = 0
+    mask = len(seen) - 1
     for row in range(len(active)):
         slot = slot_mapping[row]
         if slot < 0:
@@ -53,6 +60,13 @@ def pack_rows(
             count += 1
             if slot < block_size:
                 return NULL_BLOCK, row, 0, 0
+            place = (slot * 40503) & mask
+            while seen[place, 1] == stamp:
+                if seen[place, 0] == slot:
+                    return TWICE, row, 0, 0
+                place = (place + 1) & mask
+            seen[place, 0] = slot
+            seen[place, 1] = stamp
         elif slot != 0 or positions[row] != 0 or lengths[row] != 0 or stage_rows[row] != 0 or tokens[row] != 0:
             return STALE_ROW, row, 0, 0
         to_tokens[row] = tokens[row]

@@ -51,7 +51,7 @@ class Prefill:
             raise PackError(f"prefill of {count} tokens after {computed}: more than {self._max_tokens} or no tokens")
         if len(pages) < needed or int(pages[:needed].min()) <= 0:
             raise PackError(f"prefill of {count} tokens after {computed}: {needed} pages are needed, given {pages}")
-        write = partial(_write, tokens, computed, pages[:needed], block)
+        write = partial(self._write, tokens, computed, pages[:needed])
         self._ring.send(self._stream, write, self._packet)
         self._backend.run(self._stream, lambda: self._chunk(count, computed, needed, result))
 
@@ -82,14 +82,11 @@ class Prefill:
         attended = functional.scaled_dot_product_attention(query.transpose(0, 1), keys, values, attn_mask=seen)
         return attended.transpose(0, 1)
 
-
-def _write(
-    tokens: NDArray[np.int64], computed: int, pages: NDArray[np.int64], block_size: int, buffer: NDArray[np.uint8]
-) -> int:
-    count = len(tokens)
-    words = buffer.view(np.int64)
-    positions = np.arange(computed, computed + count)
-    words[:count] = tokens
-    words[count : 2 * count] = pages[positions // block_size] * block_size + positions % block_size
-    words[2 * count : 2 * count + len(pages)] = pages
-    return 8 * (2 * count + len(pages))
+    def _write(self, tokens: NDArray[np.int64], computed: int, pages: NDArray[np.int64], at: int) -> int:
+        count, block = len(tokens), self._pool.shape.block_size
+        words = self._ring.arrays[at].view(np.int64)
+        positions = np.arange(computed, computed + count)
+        words[:count] = tokens
+        words[count : 2 * count] = pages[positions // block] * block + positions % block
+        words[2 * count : 2 * count + len(pages)] = pages
+        return 8 * (2 * count + len(pages))

@@ -129,10 +129,13 @@ class TransferEngine:
         rounds = 0
         for first in range(0, len(groups), self._capacity):
             some = groups[first : first + self._capacity]
-            self._ring.send(self.stream, partial(_write_table, some), self._table)
+            self._ring.send(self.stream, partial(self._write_table, some), self._table)
             self._backend.run(self.stream, lambda: self._backend.ops.gather_groups(come, go, table, header))
             rounds += 1
         return len(groups) * len(come), rounds
+
+    def _write_table(self, groups: Groups, at: int) -> int:
+        return _fill_table(self._ring.arrays[at], groups)
 
 
 def spread(firsts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -170,7 +173,7 @@ def pieces(source: KvPool, destination: KvPool, groups: Groups, layer: int | Non
     ]
 
 
-def _write_table(groups: Groups, buffer: NDArray[np.uint8]) -> int:
+def _fill_table(buffer: NDArray[np.uint8], groups: Groups) -> int:
     header = buffer[: HEADER_WORDS * 8].view(np.int64)
     table = buffer[HEADER_WORDS * 8 :].view(np.int32).reshape(-1, 4)
     count = len(groups)
