@@ -64,6 +64,8 @@ def _attention_cases() -> Iterator[_Case]:
                 "paged": paged,
                 "read_all": not paged,
                 "tile": attention_kernels.tile_tokens(head_dim),
+                # At run time a number that is 1 is compiled in: rows of first blocks lie side by side.
+                **({} if paged else {"pages_row": 1}),
             }
             name = f"attention {'paged' if paged else 'contiguous'} {ratio}x{head_dim} blocks of {block_size}"
             yield _Case(name, attention_kernels.attention_kernel, types | {"scale": "fp32"}, constants)

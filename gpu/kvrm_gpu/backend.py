@@ -144,7 +144,7 @@ class Backend(ABC):
         Raises StreamError on the default stream and CaptureError inside a capture: the driver rejects both, and a
         rejected call inside a capture would drop the copies silently.
         """
-        if stream is self.default_stream:
+        if stream == self.default_stream:
             raise StreamError("a batch copy cannot go to the default stream: the driver rejects it")
         if self.capturing:
             raise CaptureError("a batch copy cannot be captured: the driver would drop it silently")

@@ -70,6 +70,12 @@ class CudaBackend(Backend):
         with torch.no_grad(), torch.cuda.stream(stream):
             work()
 
+    def zeros(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """Zeroed device memory; filled when this returns: torch's streams do not wait for the default one."""
+        tensor = super().zeros(shape, dtype)
+        torch.cuda.current_stream(self.device).synchronize()
+        return tensor
+
     def _copy(self, destination: torch.Tensor, source: torch.Tensor, stream: Stream) -> None:
         with torch.cuda.stream(stream):
             destination.copy_(source, non_blocking=True)

@@ -103,6 +103,8 @@ class DeviceExecutor:
         self._descriptor = CommitDescriptor.for_parameters(params)
         self._events = backend.event("step_start"), backend.event("step_end")
         self._transfer = self._transfer_engine(plan) if self._model_scope else None
+        # The weights were drawn on the default stream, which no other stream waits for.
+        backend.finish()
         for batch in plan.batch_sizes:
             for context in plan.context_buckets_tokens:
                 self.decode.capture(self._shape(batch, context, mixed=False, graph=True))

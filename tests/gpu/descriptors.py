@@ -8,9 +8,19 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from kvrm_gpu.wire import WireShape
+from kvrm_sim import state as st
+from kvrm_sim.decoding import READ_STAGED
 from kvrm_sim.descriptor import CommitDescriptor
 
 BLOCK_SIZE = 4
+
+
+def empty_descriptor(slots: int, table_width: int, group_capacity: int) -> CommitDescriptor:
+    """A descriptor of these shapes, all padding."""
+    params = np.zeros(1, st.PARAMS)
+    params["slots"], params["table_width"], params["pool_blocks"] = slots, table_width, group_capacity
+    params["read"] = READ_STAGED
+    return CommitDescriptor.for_parameters(params)
 
 
 @dataclass
@@ -35,15 +45,7 @@ class Scene:
         self.free = list(range(1, self.pool_blocks + 1))
         self.random.shuffle(self.free)
         slots = self.wire.slots
-        self.descriptor = CommitDescriptor(
-            block_tables=np.zeros((slots, self.wire.table_width), np.int32),
-            slot_mapping=np.zeros(slots, np.int64),
-            lengths=np.zeros(slots, np.int64),
-            positions=np.zeros(slots, np.int64),
-            active=np.zeros(slots, np.uint8),
-            stage_rows=np.zeros(slots, np.int64),
-            groups=np.zeros((max(1, self.wire.group_capacity), 3), np.int64),
-        )
+        self.descriptor = empty_descriptor(slots, self.wire.table_width, max(1, self.wire.group_capacity))
         self.tokens = np.zeros(slots, np.int64)
         self.owners = np.zeros(slots, np.int64)
         self.counts = np.zeros(slots, np.int64)

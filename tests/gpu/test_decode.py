@@ -14,8 +14,8 @@ from kvrm_gpu.kv_pool import KvPool, KvShape, Staging
 from kvrm_gpu.llama import Llama
 from kvrm_gpu.wire import ECHO_WORDS, WireShape
 from kvrm_sim.config import load_model
-from kvrm_sim.descriptor import CommitDescriptor
 from kvrm_sim.errors import ConfigError
+from tests.gpu.descriptors import empty_descriptor
 
 SPEC = load_model("tiny-llama").model_copy(
     update={"hidden_size": 32, "intermediate_size": 48, "heads": 4, "kv_heads": 2, "head_dim": 16, "vocab_size": 61}
@@ -51,16 +51,13 @@ class Bench:
                 self.pool.layers[:, page, :, token % 4] = self.history[:, page, :, token % 4]
 
     def commit(self):
-        d = CommitDescriptor(
-            block_tables=np.zeros((SLOTS, WIDTH), np.int32),
-            slot_mapping=np.zeros(SLOTS, np.int64),
-            lengths=np.array(LENGTHS, np.int64),
-            positions=np.array([max(0, length - 1) for length in LENGTHS], np.int64),
-            active=np.array([length > 0 for length in LENGTHS], np.uint8),
-            stage_rows=np.array(STAGE_ROWS, np.int64),
-            groups=np.array([(5, 2 * WIDTH, 2), (9, 0, 1), (3, 1, 1)], np.int64),
-            num_groups=3,
-        )
+        d = empty_descriptor(SLOTS, WIDTH, 3)
+        d.lengths[:] = LENGTHS
+        d.positions[:] = [max(0, length - 1) for length in LENGTHS]
+        d.active[:] = [length > 0 for length in LENGTHS]
+        d.stage_rows[:] = STAGE_ROWS
+        d.groups[:] = [(5, 2 * WIDTH, 2), (9, 0, 1), (3, 1, 1)]
+        d.num_groups = 3
         for slot, pages in enumerate(PAGES):
             d.block_tables[slot, : len(pages)] = pages
             if pages:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from kvrm_gpu.backend import Backend
 from kvrm_gpu.cpu_backend import CpuBackend
 from kvrm_gpu.executor import DeviceExecutor, drive, random_prompt
 from kvrm_gpu.llama import Llama
@@ -18,6 +19,7 @@ from kvrm_sim.config import ReplicaConfig, load_hardware, load_model, load_polic
 from kvrm_sim.derivation import parameters_of
 from kvrm_sim.memory import plan_memory
 from kvrm_sim.replica import Replica, Sinks
+from tests.gpu.devices import DEVICES, backend_of, on_cpu
 from tests.gpu.lazy_backend import LazyBackend
 from tests.gpu.plain_llama import continuation
 
@@ -67,7 +69,7 @@ def arrivals() -> st.Records:
     return records
 
 
-def prepare(config: ReplicaConfig, backend: CpuBackend, **options: bool) -> tuple[Replica, DeviceExecutor]:
+def prepare(config: ReplicaConfig, backend: Backend, **options: bool) -> tuple[Replica, DeviceExecutor]:
     plan = plan_memory(config)
     parameters = parameters_of(config, plan, span_ns=None)
     sinks = Sinks(requests=lambda _: None, windows=lambda _: None, pool=lambda _records, _classes: None)
@@ -77,9 +79,9 @@ def prepare(config: ReplicaConfig, backend: CpuBackend, **options: bool) -> tupl
 
 
 @cache
-def wanted() -> dict[int, list[int]]:
-    """The oracle's tokens; each leads by far more than float32 errs, so no tie decides."""
-    model = Llama(MODEL, torch.device("cpu"), 0)
+def wanted(device: str = "cpu") -> dict[int, list[int]]:
+    """The oracle's tokens, with the weights that this device draws; each leads by far more than float32 errs."""
+    model = on_cpu(Llama(MODEL, torch.device(device), 0))
     tokens = {}
     for row, (_, prompt, output) in enumerate(REQUESTS):
         start = PROMPTS(row, prompt).tolist()
@@ -100,7 +102,7 @@ def poison(replica: Replica, executor: DeviceExecutor, paged: bool) -> Callable[
             count, start = int(record.blocks), int(record.run_start)
             held[replica.table[row, :count] if paged else slice(start, start + count)] = True
             row = int(record.next)
-        free = torch.from_numpy(np.nonzero(~held)[0])
+        free = torch.from_numpy(np.nonzero(~held)[0]).to(executor.backend.device)
         executor.backend.run(executor.stream, lambda: executor.pool.poison(free))
 
     return before_step
@@ -119,17 +121,18 @@ CASES = [
 
 @pytest.mark.parametrize(("policy", "pool_blocks", "schedule"), CASES, ids=[case[0] for case in CASES])
 @pytest.mark.parametrize("delta_commit", [True, False], ids=["delta", "whole"])
+@pytest.mark.parametrize("device", DEVICES)
 def test_tokens_are_those_of_a_plain_forward(
-    policy: str, pool_blocks: int, schedule: dict[str, object], delta_commit: bool
+    device: str, policy: str, pool_blocks: int, schedule: dict[str, object], delta_commit: bool
 ) -> None:
     """Across preemption, exits and reuse of slots and blocks, with NaN in every block that is not held (GPU failures 5,
     6, 7). Seen to fail with a mixed step that does not store into staging (kv-rm-delta), and with attention that reads
     one entry too many.
     """
     config = config_of(policy, pool_blocks, **schedule)
-    replica, executor = prepare(config, CpuBackend(), delta_commit=delta_commit)
+    replica, executor = prepare(config, backend_of(device), delta_commit=delta_commit)
     times = drive(replica, executor, measured=False, before_step=poison(replica, executor, config.policy.paged))
-    assert executor.sequences == wanted()
+    assert executor.sequences == wanted(device)
     s = replica.scalars[0]
     assert s.completed == len(REQUESTS)
     assert len(times) == s.steps

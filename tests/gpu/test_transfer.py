@@ -15,6 +15,7 @@ from kvrm_gpu.cpu_backend import CpuBackend
 from kvrm_gpu.errors import PackError
 from kvrm_gpu.kv_pool import HostPool, KvPool, KvShape
 from kvrm_gpu.transfer import Space, TransferEngine, pieces, spread
+from tests.gpu.devices import DEVICES, backend_of
 from tests.gpu.lazy_backend import LazyBackend
 
 SHAPE = KvShape(layers=3, block_size=2, kv_heads=1, head_dim=4, dtype=torch.float32)
@@ -45,18 +46,21 @@ def group_lists(draw: st.DrawFn) -> np.ndarray:
     layer=st.sampled_from((None, 0, 2)),
     capacity=st.integers(1, 4),
 )
+@pytest.mark.parametrize("device", DEVICES)
 def test_a_move_copies_exactly_its_groups(
-    groups: np.ndarray, route: str, layouts: tuple[str, str], layer: int | None, capacity: int
+    device: str, groups: np.ndarray, route: str, layouts: tuple[str, str], layer: int | None, capacity: int
 ) -> None:
     """Bytes are conserved, sentinels stay, capacity is kept to, and pieces are contiguous on both sides."""
-    backend = CpuBackend()
+    backend = backend_of(device)
     clock = StreamClock(backend)
     source = Space(KvPool(backend, SHAPE, BLOCKS, layouts[0]), clock)
     destination = Space(KvPool(backend, SHAPE, BLOCKS, layouts[1]), clock)
     source.pool.layers.copy_(torch.randn(source.pool.layers.shape))
     destination.pool.layers.fill_(-7.0)
+    backend.finish()
     engine = TransferEngine(backend, clock, backend.stream(), route, group_capacity=capacity)
     move = engine.move(source, destination, groups, layer=layer)
+    backend.finish()
     wanted = torch.full_like(destination.pool.layers, -7.0)
     for come, go, blocks in groups.tolist():
         for at in range(3) if layer is None else (layer,):
