@@ -41,7 +41,7 @@ def compare_figure(runs: Sequence[RunLike], path: str | Path) -> Path:
 def draw_comparison(runs: Sequence[RunLike]) -> Figure:
     """The figure itself, for a notebook."""
     scene = scene_of(runs)
-    lines = textwrap.wrap(caption(scene), CAPTION_COLUMNS)
+    lines = textwrap.wrap(caption(scene), CAPTION_COLUMNS, break_on_hyphens=False)
     rows = -(-len(runs) // MEMORY_COLUMNS)
     top_of_time = 0.75 + 0.19 * rows
     top_of_memory = top_of_time + sum(TIME_HEIGHTS) + 2 * TIME_GAP + 0.5

@@ -23,7 +23,7 @@ UNDERUSED_SHARE = 0.5
 #: A backlog smaller than this share of all requests is no overload.
 BACKLOG_SHARE = 0.005
 #: A mean backlog of this share of all requests in the last tenth of the arrivals is one, whether or not it grows.
-LARGE_BACKLOG_SHARE = 0.1
+LARGE_BACKLOG_SHARE = 0.05
 #: How much the backlog of the last tenth of the arrivals has to exceed that of the eighth.
 BACKLOG_GROWTH = 1.1
 
@@ -35,7 +35,7 @@ def is_overloaded(params: Record, scalars: Record, waiting_tenths: NDArray[np.fl
 
     It is so when the mean backlog grows over the last three tenths of the arrival span, is the greatest of all in the
     last one, is there at least 1.1 × that of the eighth and more than 0.5% of the requests (and more than one); or in
-    the last tenth more than 10% of all requests wait; or requests queue and serving goes on for longer after the last
+    the last tenth more than 5% of all requests wait; or requests queue and serving goes on for longer after the last
     arrival than arrivals came. None: the span was not known.
     """
     if params.steady_until_ns == NEVER or scalars.injected == 0:

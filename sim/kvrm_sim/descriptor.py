@@ -7,7 +7,7 @@ step's plan, not here: their shapes vary.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,7 @@ def inspect_step(
     active: Ints,
     stage_rows: Ints,
     groups: Ints,
+    filled: Ints,
     planned: bool,
     check: bool,
 ) -> tuple[int, int]:
@@ -51,7 +52,9 @@ def inspect_step(
             return broken, 0
     if not planned:
         return OK, 0
-    tables[:] = 0
+    for slot in range(p.slots):
+        tables[slot, : filled[slot]] = 0
+        filled[slot] = 0
     slot_mapping[:] = 0
     lengths[:] = 0
     positions[:] = 0
@@ -65,10 +68,12 @@ def inspect_step(
             slot = r.slot
             computed = row_computed(s, rows, row)
             if p.reserve == PAGED:
-                for logical in range(blocks_for(p, computed + 1)):
+                filled[slot] = blocks_for(p, computed + 1)
+                for logical in range(filled[slot]):
                     tables[slot, logical] = table[row, logical]
                 block = table[row, computed // p.block_size]
             else:
+                filled[slot] = 1
                 tables[slot, 0] = r.run_start
                 block = r.run_start + computed // p.block_size
             slot_mapping[slot] = block * p.block_size + computed % p.block_size
@@ -100,6 +105,12 @@ class CommitDescriptor:
     stage_rows: NDArray[np.int64]
     groups: NDArray[np.int64]
     num_groups: int = 0
+    #: Entries of each row of block_tables that the last fill wrote, for the next one to reset.
+    _filled: NDArray[np.int64] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        slots, width = self.block_tables.shape
+        self._filled = np.full(slots, width, np.int64)
 
     @classmethod
     def for_parameters(cls, params: Records) -> CommitDescriptor:
@@ -143,6 +154,7 @@ class CommitDescriptor:
             self.active,
             self.stage_rows,
             self.groups,
+            self._filled,
             planned,
             check,
         )
@@ -156,9 +168,14 @@ class CommitDescriptor:
         live = self.active.astype(bool)
         if int(live.sum()) != int(step.decode_rows):
             return f"{live.sum()} active rows, {step.decode_rows} decoding"
-        for name in ("block_tables", "slot_mapping", "lengths", "positions", "stage_rows"):
+        for name in ("slot_mapping", "lengths", "positions", "stage_rows"):
             if getattr(self, name)[~live].any():
                 return f"{name}: an inactive slot is not reset"
+        # Ids are never 0, so whatever is left of an earlier step shows as an entry too many.
+        entries = self.lengths + int(p.block_size) - 1
+        wanted = int((entries // int(p.block_size)).sum()) if p.reserve == PAGED else int(live.sum())
+        if int(np.count_nonzero(self.block_tables)) != wanted:
+            return f"block_tables: not the {wanted} entries of the active rows: an inactive slot or a tail is not reset"
         if live.any() and int(self.slot_mapping[live].min()) < int(p.block_size):
             return "slot_mapping: an active row writes into the null block"
         if len(np.unique(self.slot_mapping[live])) != int(live.sum()):

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from kvrm_sim import state as st
 from kvrm_sim.columns import pool_table, request_table, step_table
 from kvrm_sim.config import ReplicaConfig
+from kvrm_sim.errors import InputError
 from kvrm_sim.memory import MemoryPlan
 from kvrm_sim.records import load_run
 
@@ -34,6 +35,10 @@ class RunResult:
 
     def _table(self, name: str) -> pa.Table:
         if self.folder is None:
+            if name not in self._tables:
+                raise InputError(
+                    f"{name}: the tables of this run were not kept; run it with keep=True or with a folder"
+                )
             return self._tables[name]
         table: pa.Table = getattr(load_run(self.folder), name)
         return table
