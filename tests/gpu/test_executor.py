@@ -62,19 +62,21 @@ def config_of(policy: str, pool_blocks: int, **schedule: object) -> ReplicaConfi
     )
 
 
-def arrivals() -> st.Records:
-    records = np.zeros(len(REQUESTS), st.ARRIVALS)
-    for row, (arrival, prompt, output) in enumerate(REQUESTS):
+def arrivals(rows: int) -> st.Records:
+    records = np.zeros(rows, st.ARRIVALS)
+    for row, (arrival, prompt, output) in enumerate(REQUESTS[:rows]):
         records[row] = (row, arrival, prompt, output, st.NONE)
     return records
 
 
-def prepare(config: ReplicaConfig, backend: Backend, **options: bool) -> tuple[Replica, DeviceExecutor]:
+def prepare(
+    config: ReplicaConfig, backend: Backend, rows: int = len(REQUESTS), **options: bool
+) -> tuple[Replica, DeviceExecutor]:
     plan = plan_memory(config)
     parameters = parameters_of(config, plan, span_ns=None)
     sinks = Sinks(requests=lambda _: None, windows=lambda _: None, pool=lambda _records, _classes: None)
     replica = Replica(parameters, sinks)
-    replica.supply(arrivals(), known_until_ns=st.NEVER)
+    replica.supply(arrivals(rows), known_until_ns=st.NEVER)
     return replica, DeviceExecutor(backend, config, plan, parameters.record, PROMPTS, **options)
 
 
