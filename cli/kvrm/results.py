@@ -88,12 +88,7 @@ class Replay(Comparison):
         return self._frame("pool")
 
     def _frame(self, name: str) -> pd.DataFrame:
-        from kvrm_traces.errors import InputError
-
-        try:
-            table: pa.Table = getattr(self.results[0], name)
-        except KeyError:
-            raise InputError(f"the run kept no {name}: replay with out= or without keep=False") from None
+        table: pa.Table = getattr(self.results[0], name)
         frame: pd.DataFrame = table.to_pandas()
         return frame
 

@@ -83,7 +83,7 @@ def test_every_policy_takes_every_way_to_prefill(prefill: PrefillMode) -> None:
 def test_a_run_that_keeps_no_tables_says_so() -> None:
     done = kvrm.replay(kvrm.open_trace("azure-conv-like", rows=20), keep=False)
     assert done.summary["counts"]["injected"] == 20
-    with pytest.raises(InputError, match="kept no requests"):
+    with pytest.raises(InputError, match="requests: the tables of this run were not kept"):
         done.requests()
 
 
