@@ -1,0 +1,248 @@
+"""DeviceExecutor: the simulator's own Executor protocol, carried out on a device and measured.
+
+The core decides (:func:`kvrm_sim.executor.drive`), every :class:`StepPlan` is executed as it is, and the measured time
+goes back. A request's prompt is random tokens drawn from (seed, row), each next token the model's likeliest, so tokens
+can be compared with a plain forward; a preempted request prefills its prompt and what it has delivered again, and a
+request ends at its recorded length.
+
+A step in which only rows decode runs as a captured graph, or kernel by kernel; one with prefill chunks always runs
+kernel by kernel, as one pass (mixed_step.py). Left out: piecewise graphs, double-buffered staging, `prefill = none`,
+and more than one step in flight.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvrm_gpu.backend import Backend
+from kvrm_gpu.block_order import StreamClock
+from kvrm_gpu.commit import Commitment, Committer
+from kvrm_gpu.decode import DecodeStep, StepShape
+from kvrm_gpu.kv_pool import KvPool, KvShape, Staging
+from kvrm_gpu.live_cpu import LiveCpuBackend, PartClock
+from kvrm_gpu.llama import Llama
+from kvrm_gpu.mixed_step import Chunk, MixedStep, torch_chunk_attention
+from kvrm_gpu.results import ResultRing
+from kvrm_gpu.transfer import Space, TransferEngine
+from kvrm_gpu.wire import ECHO_WORDS, WireShape
+from kvrm_sim import state as st
+from kvrm_sim.config import ReplicaConfig
+from kvrm_sim.cost import GRAPH
+from kvrm_sim.errors import ConfigError
+from kvrm_sim.executor import StepPlan, StepTiming
+from kvrm_sim.memory import MemoryPlan, table_width_blocks
+from kvrm_sim.shapes import most_tokens_in_a_step
+
+PATCH_CAPACITY = 4096
+#: Whole steps are timed with this; what it counts is said in the reports.
+CLOCKS: dict[str, Callable[[], int]] = {"thread_cpu_time": time.thread_time_ns, "wall": time.perf_counter_ns}
+
+
+@dataclass(slots=True)
+class _Flight:
+    """A step in flight, and when the host reached which point of it."""
+
+    result: int
+    commitment: Commitment | None
+    #: (request row, index into the results) of every token that the step delivers.
+    deliveries: list[tuple[int, int]]
+    begun_ns: int
+    host_ns: int = 0
+    commit_ns: int = 0
+    submit_ns: int = 0
+
+
+class DeviceExecutor:
+    """One replica's device: pool, staging, model, captured graphs. ``prompt`` gives a request row's tokens.
+
+    ``sequences``: prompt and delivered tokens of each request row. ``parts_known``: whether attention and transport are
+    timed apart; where not, and for the launch everywhere, their time is in the dense part.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        config: ReplicaConfig,
+        plan: MemoryPlan,
+        prompt: Callable[[int, int], NDArray[np.int64]],
+        *,
+        model: Llama | None = None,
+    ) -> None:
+        policy = config.policy
+        if policy.schedule.prefill == "none":
+            raise ConfigError("schedule.prefill = 'none': the device computes every prompt", "schedule.prefill", "none")
+        self.backend = backend
+        self.clock_name = "thread_cpu_time" if isinstance(backend, LiveCpuBackend) else "wall"
+        self._clock = CLOCKS[self.clock_name]
+        self._parts = backend.parts if isinstance(backend, LiveCpuBackend) else PartClock()
+        self.parts_known = isinstance(backend, LiveCpuBackend)
+        self.sequences: dict[int, list[int]] = {}
+        self._policy, self._prompt = policy, prompt
+        self._stream = backend.stream()
+        self._model_scope = policy.staged and policy.transport.scope == "model"
+        self.model = model or Llama(config.model, backend.device, config.seed)
+        self._build(config, plan)
+        self._owners = np.zeros(plan.slots, np.int64)
+        self._admissions = 0
+        self._flights: dict[int, _Flight] = {}
+        self._resumed_ns = self._clock()
+        # The weights were drawn on the default stream, which no other stream waits for.
+        backend.finish()
+        for batch in plan.batch_sizes:
+            for context in plan.context_buckets_tokens:
+                self._decode.capture(self._shape(batch, context, graph=True))
+
+    def _build(self, config: ReplicaConfig, plan: MemoryPlan) -> None:
+        backend, policy = self.backend, self._policy
+        block_size = policy.pager.block_size_tokens
+        shape = KvShape.of(config.model, block_size)
+        self.pool = KvPool(backend, shape, plan.pool_blocks, policy.layout)
+        width = table_width_blocks(config)
+        staging = None
+        if policy.staged:
+            staged = shape if self._model_scope else replace(shape, layers=1)
+            staging = Staging(backend, staged, plan.slots, width, policy.layout)
+        wire = WireShape(
+            slots=plan.slots,
+            table_width=width if policy.paged else 1,
+            # At layer scope the step gathers what the descriptor lists: at most every block of the pool.
+            group_capacity=plan.pool_blocks if policy.staged and not self._model_scope else 1,
+            patch_capacity=PATCH_CAPACITY,
+        )
+        self._committer = Committer(backend, wire, self._stream, block_size=block_size)
+        self._decode = DecodeStep(backend, self.model, self.pool, wire, self._committer.resident, self._stream, staging)
+        self._results = ResultRing(backend, self._decode.results, self._stream)
+        self._mixed = MixedStep(
+            backend,
+            self.model,
+            self.pool,
+            wire,
+            self._committer.resident,
+            tuple(self._decode.results.split([wire.slots, ECHO_WORDS, wire.slots])),
+            self._stream,
+            staging,
+            max_tokens=most_tokens_in_a_step(config, plan.slots),
+            max_pages=plan.slots * width,
+            chunk_attention=(backend.chunk_attention if isinstance(backend, LiveCpuBackend) else torch_chunk_attention),
+        )
+        self._moves: tuple[TransferEngine, Space, Space] | None = None
+        if staging is not None and self._model_scope:
+            clock = StreamClock(backend)
+            route, capacity = policy.transport.submission, plan.group_capacities[-1]
+            engine = TransferEngine(backend, clock, self._stream, route, capacity)
+            self._moves = engine, Space(self.pool, clock), Space(staging, clock)
+
+    def _shape(self, rows: int, context: int, *, graph: bool) -> StepShape:
+        policy = self._policy
+        return StepShape(
+            rows=rows,
+            context_tokens=context,
+            reads="staged" if policy.staged else "table" if policy.paged else "contiguous",
+            gathers=policy.staged and not self._model_scope,
+            reads_all=graph and policy.read.extent == "bucket",
+        )
+
+    def resume(self) -> None:
+        """What the host did since the last step ended (hashing a plan, say) is none of the next step's time."""
+        self._resumed_ns = self._clock()
+
+    def submit(self, plan: StepPlan) -> int:
+        """Enqueue a step. Raises what commit, transfer and replay raise."""
+        self._parts.reset()
+        flight = _Flight(0, None, [], self._resumed_ns)
+        chunks = self._chunks(plan, flight.deliveries)
+        if plan.decoding:
+            self._commit(plan, flight)
+        else:
+            flight.host_ns = self._clock()
+        if self._moves is not None and plan.descriptor.num_groups:
+            begun = self._clock()
+            engine, pool, staging = self._moves
+            engine.move(pool, staging, plan.descriptor.groups[: plan.descriptor.num_groups])
+            flight.submit_ns = self._clock() - begun
+        self._launch(plan, chunks)
+        flight.result = self._results.fetch()
+        self._flights[plan.number] = flight
+        return plan.number
+
+    def _chunks(self, plan: StepPlan, deliveries: list[tuple[int, int]]) -> list[Chunk]:
+        after = self._committer.wire.slots + ECHO_WORDS
+        chunks = []
+        for planned in plan.chunks:
+            if planned.start == 0:  # admitted, perhaps again
+                self._admissions += 1
+                self._owners[planned.stage_row] = self._admissions
+            if planned.row not in self.sequences:
+                self.sequences[planned.row] = self._prompt(planned.row, planned.known).tolist()
+            known = self.sequences[planned.row]
+            tokens = np.array(known[planned.start : planned.start + planned.tokens], np.int64)
+            chunks.append(Chunk(tokens, planned.start, planned.table, planned.gives_token))
+            if planned.gives_token:
+                deliveries.append((planned.row, after))
+                after += 1
+        return chunks
+
+    def _commit(self, plan: StepPlan, flight: _Flight) -> None:
+        d = plan.descriptor
+        live = np.flatnonzero(d.active).tolist()
+        tokens, owners, counts = (np.zeros(len(d.active), np.int64) for _ in range(3))
+        for slot, (stage_row, row) in zip(live, plan.decoding, strict=True):
+            tokens[slot] = self.sequences[row][int(d.positions[slot])]
+            owners[slot] = self._owners[stage_row]
+            flight.deliveries.append((row, slot))
+        counts[live] = -(-d.lengths[live] // self.pool.shape.block_size) if self._policy.paged else 1
+        groups = d.num_groups
+        if self._moves is not None:
+            d.num_groups = 0  # they are carried out before the step: it gathers nothing itself
+        flight.host_ns = self._clock()
+        flight.commitment = self._committer.commit(d, tokens, owners, counts, delta=True)
+        flight.commit_ns = self._clock() - flight.host_ns
+        d.num_groups = groups
+
+    def _launch(self, plan: StepPlan, chunks: Sequence[Chunk]) -> None:
+        d, step = plan.descriptor, plan.step
+        if plan.decoding and int(step.launch_kind) == GRAPH:
+            self._decode.replay(self._shape(int(step.padded_rows), int(step.context_bucket), graph=True))
+            return
+        rows = int(np.flatnonzero(d.active)[-1]) + 1 if plan.decoding else 0
+        context = int(d.lengths.max())
+        if self._policy.staged and not chunks:
+            self._decode.run_eager(self._shape(rows, context, graph=False))
+        else:
+            self._mixed.run(rows, chunks, reads_table=self._policy.paged, context_tokens=context)
+
+    def wait(self, ticket: int) -> StepTiming:
+        """Hold until the step is done, check what it echoed, and append its tokens to their sequences.
+
+        Raises StaleDescriptorError.
+        """
+        flight = self._flights.pop(ticket)
+        results = self._results.take(flight.result)
+        if flight.commitment is not None:
+            slots = self._committer.wire.slots
+            self._committer.verify(results[slots : slots + ECHO_WORDS], flight.commitment)
+        for row, at in flight.deliveries:
+            self.sequences[row].append(int(results[at]))
+        spent = self._parts.spent_ns
+        host = flight.host_ns - flight.begun_ns
+        transport = flight.submit_ns + spent["transport"]
+        apart = host + flight.commit_ns + transport + spent["attention"]
+        self._resumed_ns = self._clock()
+        rest = max(0, self._resumed_ns - flight.begun_ns - apart)
+        by_part = {
+            "host": host,
+            "commit": flight.commit_ns,
+            "transport": transport,
+            "attention": spent["attention"],
+            "dense": rest,
+        }
+        return StepTiming(tuple(by_part.get(part, 0) for part in st.PARTS))
+
+    def poll_transfers(self) -> Sequence[int]:
+        """No transfer runs outside of a step."""
+        return ()

@@ -1,0 +1,185 @@
+"""Attention on the CPU that reads what it says it reads: compiled loops over a row's own tokens.
+
+The torch references gather every page of the extent for every row, so their time does not depend on the lengths. These
+cost what a device's kernels cost in kind: in proportion to the tokens read (live extents), or to rows x extent (a whole
+captured extent, ``read_all``), and for a prefill chunk to its (query, key) pairs. float32 only.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+
+from kvrm_gpu.reference import split_tokens
+from kvrm_sim import compiled
+
+if compiled.MODE == "interpreted":
+
+    def _compiled(function: Any) -> Any:
+        return function
+else:
+    import numba
+
+    def _compiled(function: Any) -> Any:
+        # Sums may be reordered, so that they are vectors; NaN keeps its meaning (what is masked may hold it).
+        return numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})(function)
+
+
+@_compiled
+def _attend_rows(
+    query: Any,
+    cache: Any,
+    tables: Any,
+    paged: bool,
+    lengths: Any,
+    sums: Any,
+    stats: Any,
+    extent: int,
+    share: int,
+    read_all: bool,
+) -> None:
+    """One token a row. ``tables`` [rows, width]: every block of a row, or only its first (not ``paged``)."""
+    rows, heads, width = query.shape
+    block_size, kv_heads = cache.shape[2], cache.shape[3]
+    scale = np.float32(width**-0.5)
+    scores = np.empty(share, np.float32)
+    # What is masked is computed too, into the second row, and thrown away: `read_all` has to cost what it reads.
+    totals = np.empty((2, width), np.float32)
+    for row in range(rows):
+        length = min(lengths[row], extent)
+        for split in range(sums.shape[2]):
+            start = split * share
+            live_end = min(start + share, length)
+            end = min(start + share, extent) if read_all else live_end
+            for head in range(heads):
+                kv = head // (heads // kv_heads)
+                greatest = np.float32(-math.inf)
+                for token in range(start, end):
+                    logical = token // block_size
+                    block = tables[row, logical] if paged else min(tables[row, 0] + logical, cache.shape[0] - 1)
+                    offset = token - logical * block_size
+                    score = np.float32(0.0)
+                    for at in range(width):
+                        score += query[row, head, at] * cache[block, 0, offset, kv, at]
+                    score *= scale
+                    scores[token - start] = score
+                    if token < live_end and score > greatest:
+                        greatest = score
+                totals[:] = 0.0
+                weights = np.float32(0.0)
+                for token in range(start, end):
+                    logical = token // block_size
+                    block = tables[row, logical] if paged else min(tables[row, 0] + logical, cache.shape[0] - 1)
+                    offset = token - logical * block_size
+                    weight = np.float32(math.exp(scores[token - start] - greatest))
+                    part = 0 if token < live_end else 1
+                    if part == 0:
+                        weights += weight
+                    for at in range(width):
+                        totals[part, at] += weight * cache[block, 1, offset, kv, at]
+                for at in range(width):
+                    sums[row, head, split, at] = totals[0, at]
+                stats[row, head, split, 0] = greatest
+                stats[row, head, split, 1] = weights
+
+
+@_compiled
+def _attend_chunk(query: Any, cache: Any, pages: Any, computed: int, out: Any) -> None:
+    """Token i of the chunk attends to entries [0, computed + i]."""
+    count, heads, width = query.shape
+    block_size, kv_heads = cache.shape[2], cache.shape[3]
+    scale = np.float32(width**-0.5)
+    scores = np.empty(computed + count, np.float32)
+    totals = np.empty(width, np.float32)
+    for row in range(count):
+        end = computed + row + 1
+        for head in range(heads):
+            kv = head // (heads // kv_heads)
+            greatest = np.float32(-math.inf)
+            for token in range(end):
+                logical = token // block_size
+                offset = token - logical * block_size
+                score = np.float32(0.0)
+                for at in range(width):
+                    score += query[row, head, at] * cache[pages[logical], 0, offset, kv, at]
+                score *= scale
+                scores[token] = score
+                greatest = max(greatest, score)
+            totals[:] = 0.0
+            weights = np.float32(0.0)
+            for token in range(end):
+                logical = token // block_size
+                offset = token - logical * block_size
+                weight = np.float32(math.exp(scores[token] - greatest))
+                weights += weight
+                for at in range(width):
+                    totals[at] += weight * cache[pages[logical], 1, offset, kv, at]
+            for at in range(width):
+                out[row, head, at] = totals[at] / weights
+
+
+def paged_attention(
+    query: torch.Tensor,
+    cache: torch.Tensor,
+    block_tables: torch.Tensor,
+    lengths: torch.Tensor,
+    sums: torch.Tensor,
+    stats: torch.Tensor,
+    *,
+    extent_tokens: int,
+    read_all: bool,
+) -> None:
+    """As :func:`kvrm_gpu.reference.paged_attention`; a row past its length is not read unless ``read_all``."""
+    _rows(query, cache, block_tables, True, lengths, sums, stats, extent_tokens, read_all)
+
+
+def contiguous_attention(
+    query: torch.Tensor,
+    cache: torch.Tensor,
+    first_blocks: torch.Tensor,
+    lengths: torch.Tensor,
+    sums: torch.Tensor,
+    stats: torch.Tensor,
+    *,
+    extent_tokens: int,
+    read_all: bool,
+) -> None:
+    """As :func:`kvrm_gpu.reference.contiguous_attention`."""
+    _rows(query, cache, first_blocks[:, None], False, lengths, sums, stats, extent_tokens, read_all)
+
+
+def _rows(
+    query: torch.Tensor,
+    cache: torch.Tensor,
+    tables: torch.Tensor,
+    paged: bool,
+    lengths: torch.Tensor,
+    sums: torch.Tensor,
+    stats: torch.Tensor,
+    extent_tokens: int,
+    read_all: bool,
+) -> None:
+    _attend_rows(
+        query.numpy(),
+        cache.numpy(),
+        tables.numpy(),
+        paged,
+        lengths.numpy(),
+        sums.numpy(),
+        stats.numpy(),
+        extent_tokens,
+        split_tokens(extent_tokens, sums.shape[2]),
+        read_all,
+    )
+
+
+def chunk_attention(query: torch.Tensor, cache: torch.Tensor, pages: torch.Tensor, computed: int) -> torch.Tensor:
+    """``query`` float32 [n, heads, head_dim] of a chunk at positions ``computed``, … against one layer's ``cache``
+    through ``pages`` int64 (which hold the chunk too); returns the same shape.
+    """
+    out = torch.empty(query.shape)
+    _attend_chunk(query.numpy(), cache.numpy(), pages.numpy(), computed, out.numpy())
+    return out
