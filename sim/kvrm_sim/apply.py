@@ -4,7 +4,7 @@ section 4).
 
 from __future__ import annotations
 
-from kvrm_sim.compiled import kernel
+from kvrm_sim.compiled import inner, kernel
 from kvrm_sim.cost import GRAPH, PIECEWISE
 from kvrm_sim.decoding import READ_STAGED, join_decoding, leave_decoding
 from kvrm_sim.meters import (
@@ -20,7 +20,7 @@ from kvrm_sim.meters import (
 from kvrm_sim.pager import blocks_for, release_row
 from kvrm_sim.request import finish_request, known_tokens, log_event
 from kvrm_sim.rowlist import close_row
-from kvrm_sim.state import EV_FINISH, EV_FIRST_TOKEN, H_TTFT, NONE, Ints, Record, Records
+from kvrm_sim.state import EV_FINISH, EV_FIRST_TOKEN, H_TTFT, NONE, Arrays, Ints, Record
 from kvrm_sim.wheel import finish_list
 
 
@@ -59,25 +59,15 @@ def _account(p: Record, s: Record, step: Record, waiting_tenths: Ints) -> None:
             waiting_tenths[tenth] += step.waiting * float(step.duration_ns)
 
 
-@kernel
-def _deliver_decoded(
-    p: Record,
-    s: Record,
-    requests: Records,
-    rows: Records,
-    heads: Ints,
-    windows: Records,
-    tallies: Records,
-    histograms: Ints,
-    events: Records,
-) -> int:
+@inner
+def _deliver_decoded(p: Record, s: Record, a: Arrays) -> int:
     """Every decoding row has one token more; the rows that end are listed in `finishing`. How many."""
     settled = s.num_decode - s.num_newcomers
     if settled > 0:
-        tally_gap(s, tallies, histograms, windows, s.now_ns - s.last_decode_end_ns, settled)
+        tally_gap(s, a, s.now_ns - s.last_decode_end_ns, settled)
     for at in range(s.num_newcomers):
-        q = requests[rows[rows["newcomer"][at]].request]
-        _deliver(p, s, q, windows, tallies, histograms, events)
+        q = a.requests[a.rows[a.rows["newcomer"][at]].request]
+        _deliver(p, s, a, q)
     s.num_newcomers = 0
     s.last_decode_end_ns = s.now_ns
     s.decode_counter += 1
@@ -88,147 +78,101 @@ def _deliver_decoded(
     s.pending_blocks = 0
     s.pending_runs = 0
     count = 0
-    row = heads[finish_list(p, s.decode_counter)]
+    row = a.heads[finish_list(p, s.decode_counter)]
     while row != NONE:
-        if rows[row].finish_at == s.decode_counter:
-            rows["finishing"][count] = row
+        if a.rows[row].finish_at == s.decode_counter:
+            a.rows["finishing"][count] = row
             count += 1
-        row = rows[row].finish_next
+        row = a.rows[row].finish_next
     return count
 
 
-@kernel
-def _deliver(
-    p: Record, s: Record, q: Record, windows: Records, tallies: Records, histograms: Ints, events: Records
-) -> None:
+@inner
+def _deliver(p: Record, s: Record, a: Arrays, q: Record) -> None:
     """A token whose gap is the request's own: its first, or the first since it joined or came back."""
     if q.first_token_ns == NONE:
         q.first_token_ns = s.now_ns
-        tally(tallies[H_TTFT], histograms[H_TTFT], s.now_ns - q.arrival_ns, 1)
-        log_event(p, s, events, EV_FIRST_TOKEN, s.now_ns, q.row)
+        tally(a.tallies[H_TTFT], a.histograms[H_TTFT], s.now_ns - q.arrival_ns, 1)
+        log_event(p, s, a.events, EV_FIRST_TOKEN, s.now_ns, q.row)
     else:
-        tally_gap(s, tallies, histograms, windows, s.now_ns - q.last_token_ns, 1)
+        tally_gap(s, a, s.now_ns - q.last_token_ns, 1)
     q.last_token_ns = s.now_ns
 
 
-@kernel
-def _end_prefills(
-    p: Record,
-    s: Record,
-    requests: Records,
-    rows: Records,
-    heads: Ints,
-    table: Ints,
-    windows: Records,
-    tallies: Records,
-    histograms: Ints,
-    events: Records,
-    finishing: int,
-) -> int:
+@inner
+def _end_prefills(p: Record, s: Record, a: Arrays, finishing: int) -> int:
     """Apply the step's chunks; a prompt that is complete gives a token and decodes from now on. The finishing rows
     so far.
     """
     s.used_prefill = 0
     for at in range(s.num_prefill):
-        row = rows["prefill"][at]
-        r = rows[row]
-        q = requests[r.request]
+        row = a.rows["prefill"][at]
+        r = a.rows[row]
+        q = a.requests[r.request]
         r.computed += r.planned
         if r.computed < known_tokens(q):
             s.used_prefill += r.computed
             continue
-        _deliver(p, s, q, windows, tallies, histograms, events)
+        _deliver(p, s, a, q)
         q.delivered += 1
         if q.delivered == q.output_tokens:
-            rows["finishing"][finishing] = row
+            a.rows["finishing"][finishing] = row
             finishing += 1
         else:
-            join_decoding(p, s, requests, rows, heads, table, row, r.computed)
+            join_decoding(p, s, a, row, r.computed)
     s.num_prefill = 0
     return finishing
 
 
-@kernel
-def _finish_rows(
-    p: Record,
-    s: Record,
-    requests: Records,
-    rows: Records,
-    heads: Ints,
-    blocks: Records,
-    tree: Ints,
-    table: Ints,
-    out: Records,
-    tallies: Records,
-    histograms: Ints,
-    events: Records,
-    count: int,
-) -> None:
+@inner
+def _finish_rows(p: Record, s: Record, a: Arrays, count: int) -> None:
     """Release the rows that ended, lowest batch row first."""
-    finishing = rows["finishing"]
+    finishing = a.rows["finishing"]
     for at in range(1, count):
         row = finishing[at]
         before = at
-        while before > 0 and rows[finishing[before - 1]].slot > rows[row].slot:
+        while before > 0 and a.rows[finishing[before - 1]].slot > a.rows[row].slot:
             finishing[before] = finishing[before - 1]
             before -= 1
         finishing[before] = row
     for at in range(count):
         row = finishing[at]
-        request = rows[row].request
-        q = requests[request]
-        if rows[row].decoding:
-            leave_decoding(p, s, requests, rows, heads, row)
+        request = a.rows[row].request
+        q = a.requests[request]
+        if a.rows[row].decoding:
+            leave_decoding(p, s, a.requests, a.rows, a.heads, row)
             q.delivered = q.output_tokens
-        release_row(p, s, rows, blocks, tree, table, row, blocks_for(p, q.reserved_tokens))
-        close_row(s, rows, row)
-        log_event(p, s, events, EV_FINISH, s.now_ns, q.row)
-        finish_request(p, s, requests, request, out, tallies, histograms)
+        release_row(p, s, a.rows, a.blocks, a.tree, a.table, row, blocks_for(p, q.reserved_tokens))
+        close_row(s, a.rows, row)
+        log_event(p, s, a.events, EV_FINISH, s.now_ns, q.row)
+        finish_request(p, s, a.requests, request, a.out, a.tallies, a.histograms)
 
 
-@kernel
-def apply(
-    p: Record,
-    s: Record,
-    step: Record,
-    requests: Records,
-    rows: Records,
-    heads: Ints,
-    blocks: Records,
-    tree: Ints,
-    table: Ints,
-    out: Records,
-    windows: Records,
-    samples: Records,
-    classes: Ints,
-    tallies: Records,
-    histograms: Ints,
-    waiting_tenths: Ints,
-    events: Records,
-) -> None:
+@inner
+def apply(p: Record, s: Record, step: Record, a: Arrays) -> None:
     """What the end of a step changes: tokens, gaps, finishes, frees."""
     s.now_ns = step.end_ns
-    _account(p, s, step, waiting_tenths)
+    _account(p, s, step, a.waiting_tenths)
     if s.now_ns >= s.spike_end_ns:
-        close_spike_window(s, tallies, histograms)
+        close_spike_window(s, a.tallies, a.histograms)
         s.spike_end_ns = (s.now_ns // SPIKE_WINDOW_NS + 1) * SPIKE_WINDOW_NS
     if s.now_ns >= s.window_end_ns:
-        close_window(s, histograms, windows)
+        close_window(s, a.histograms, a.windows)
         if p.window_ns > 0:  # otherwise every step is a window of its own
             s.window_end_ns = (s.now_ns // p.window_ns + 1) * p.window_ns
     finishing = 0
     if step.decode_rows > 0:
-        finishing = _deliver_decoded(p, s, requests, rows, heads, windows, tallies, histograms, events)
+        finishing = _deliver_decoded(p, s, a)
         if step.prefill_rows == 0 and p.read == READ_STAGED:
             s.num_unstaged = 0
     if step.prefill_rows > 0:
-        finishing = _end_prefills(p, s, requests, rows, heads, table, windows, tallies, histograms, events, finishing)
+        finishing = _end_prefills(p, s, a, finishing)
     s.tokens_delivered += step.sampled_rows
     if p.steady_from_ns <= s.now_ns <= p.steady_until_ns:
         s.steady_tokens += step.sampled_rows
     if finishing > 0:
-        _finish_rows(p, s, requests, rows, heads, blocks, tree, table, out, tallies, histograms, events, finishing)
-    add_step_to_window(s, step, windows[s.num_windows], step.sampled_rows, finishing)
+        _finish_rows(p, s, a, finishing)
+    add_step_to_window(s, step, a.windows[s.num_windows], step.sampled_rows, finishing)
     if s.now_ns >= s.next_pool_sample_ns:
-        sample_pool(p, s, rows, blocks, table, samples, classes)
+        sample_pool(p, s, a)
         s.next_pool_sample_ns = s.now_ns + p.pool_sample_ns

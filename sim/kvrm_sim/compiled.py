@@ -87,23 +87,25 @@ else:
     CACHE_FOLDER = None
 
 
-def _compile(function: F, *, inline: bool) -> F:
-    if MODE == "interpreted":
-        return function
-    import numba
-
+def _options(*, inline: bool) -> dict[str, Any]:
     # No reference counts: the arrays belong to the caller, who outlives the call, and counting them on each call
     # inside the loop made the core four times slower. Inlining: an array is seven words, so a call that hands on a
     # dozen costs more than what most do.
-    options: dict[str, Any] = {
-        "cache": True,
+    return {
         "boundscheck": MODE == "boundscheck",
         "nogil": True,
         "_nrt": False,
         "no_cfunc_wrapper": True,
         "forceinline": inline,
     }
-    return cast(F, numba.njit(**options)(function))
+
+
+def _compile(function: F, *, inline: bool) -> F:
+    if MODE == "interpreted":
+        return function
+    import numba
+
+    return cast(F, numba.njit(cache=True, **_options(inline=inline))(function))
 
 
 def kernel(function: F) -> F:
@@ -111,6 +113,19 @@ def kernel(function: F) -> F:
     or as it is when interpreted.
     """
     return _compile(function, inline=True)
+
+
+def inner(function: F) -> F:
+    """A kernel that other kernels call: compiled as a part of them only, and plain Python when Python calls it.
+
+    For kernels over the whole ``Arrays``: entry points from Python, each of which unpacks sixteen arrays, made the core
+    a tenth slower to compile, and none is needed.
+    """
+    if MODE == "interpreted":
+        return function
+    from numba.extending import register_jitable
+
+    return register_jitable(**_options(inline=True))(function)
 
 
 def outlined(function: F) -> F:

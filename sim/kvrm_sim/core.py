@@ -9,7 +9,7 @@ with time <= until and decisions with time < until, so a step in flight at ``unt
 from __future__ import annotations
 
 from kvrm_sim.apply import apply
-from kvrm_sim.compiled import kernel, outlined
+from kvrm_sim.compiled import inner, kernel, outlined
 from kvrm_sim.decide import decide
 from kvrm_sim.decoding import row_delivered
 from kvrm_sim.meters import (
@@ -43,7 +43,7 @@ from kvrm_sim.state import (
     UNFINISHED,
     UNTIL,
     WORK,
-    Ints,
+    Arrays,
     Record,
     Records,
 )
@@ -54,10 +54,8 @@ STUCK_DECISIONS = 1000
 OPEN, GREW, CLOSE = range(3)
 
 
-@kernel
-def open_replica(
-    p: Record, s: Record, requests: Records, rows: Records, heads: Ints, blocks: Records, tree: Ints, windows: Records
-) -> None:
+@inner
+def open_replica(p: Record, s: Record, a: Arrays) -> None:
     """The state before the first arrival."""
     s.phase = IDLE
     s.waiting_head = NONE
@@ -68,39 +66,29 @@ def open_replica(
     s.spike_high = NONE
     s.window_low = BUCKETS
     s.window_high = NONE
-    heads[:] = NONE
-    open_arena(s, requests, 0)
-    open_rows(p, s, rows)
-    open_pool(p, s, blocks, tree)
+    a.heads[:] = NONE
+    open_arena(s, a.requests, 0)
+    open_rows(p, s, a.rows)
+    open_pool(p, s, a.blocks, a.tree)
     s.blocks_taken = 0
     s.blocks_freed = 0
-    clear_window(windows[0])
+    clear_window(a.windows[0])
 
 
-@kernel
-def _take_arrivals(
-    p: Record,
-    s: Record,
-    ladders: Ints,
-    arrivals: Records,
-    requests: Records,
-    out: Records,
-    events: Records,
-    latest_ns: int,
-    flags: int,
-) -> int:
+@inner
+def _take_arrivals(p: Record, s: Record, a: Arrays, latest_ns: int, flags: int) -> int:
     """Take in every supplied arrival up to a time. GO_ON, or what has to be seen to first (a refusal is an event)."""
-    while s.next_arrival < s.num_arrivals and arrivals[s.next_arrival].arrival_ns <= latest_ns:
+    while s.next_arrival < s.num_arrivals and a.arrivals[s.next_arrival].arrival_ns <= latest_ns:
         if s.arena_free == NONE:
             return GROW
-        if s.num_out >= len(out) or s.num_events + 2 >= len(events):
+        if s.num_out >= len(a.out) or s.num_events + 2 >= len(a.events):
             return FLUSH
-        a = arrivals[s.next_arrival]
-        status = arrive(p, s, ladders, a, requests, out, events)
+        arrival = a.arrivals[s.next_arrival]
+        status = arrive(p, s, a.ladders, arrival, a.requests, a.out, a.events)
         if status != OK:
             s.status = status
-            s.error_request = a.row
-            s.error_detail = a.prompt_tokens + a.output_tokens
+            s.error_request = arrival.row
+            s.error_detail = arrival.prompt_tokens + arrival.output_tokens
             return ERROR
         s.next_arrival += 1
         if flags & STOP_AT_EVENTS and s.num_events > 0:
@@ -108,72 +96,32 @@ def _take_arrivals(
     return GO_ON
 
 
-@kernel
-def _buffers_full(p: Record, s: Record, out: Records, windows: Records, samples: Records, events: Records) -> bool:
+@inner
+def _buffers_full(p: Record, s: Record, a: Arrays) -> bool:
     """Whether a step's end or a decision might not find room for its records."""
     room = 4 * p.slots + 4
     return (
-        s.num_out + p.slots > len(out)
-        or s.num_windows + 2 > len(windows)
-        or s.num_pool_samples + 1 > len(samples)
-        or (p.log_events and s.num_events + room > len(events))
+        s.num_out + p.slots > len(a.out)
+        or s.num_windows + 2 > len(a.windows)
+        or s.num_pool_samples + 1 > len(a.samples)
+        or (p.log_events and s.num_events + room > len(a.events))
     )
 
 
-@kernel
-def _land(
-    p: Record,
-    s: Record,
-    step: Record,
-    ladders: Ints,
-    arrivals: Records,
-    requests: Records,
-    rows: Records,
-    heads: Ints,
-    blocks: Records,
-    tree: Ints,
-    table: Ints,
-    out: Records,
-    windows: Records,
-    samples: Records,
-    classes: Ints,
-    tallies: Records,
-    histograms: Ints,
-    waiting_tenths: Ints,
-    events: Records,
-    until_ns: int,
-    flags: int,
-) -> int:
+@inner
+def _land(p: Record, s: Record, step: Record, a: Arrays, until_ns: int, flags: int) -> int:
     """Take in what arrives before the step in flight ends, then end it, unless it ends after `until_ns`."""
     latest_ns = min(step.end_ns - 1, until_ns)
-    reason = _take_arrivals(p, s, ladders, arrivals, requests, out, events, latest_ns, flags)
+    reason = _take_arrivals(p, s, a, latest_ns, flags)
     if reason != GO_ON:
         return reason
     if step.end_ns > until_ns:
         return UNTIL
     if s.known_until_ns < step.end_ns:
         return NEED_ARRIVALS
-    if _buffers_full(p, s, out, windows, samples, events):
+    if _buffers_full(p, s, a):
         return FLUSH
-    apply(
-        p,
-        s,
-        step,
-        requests,
-        rows,
-        heads,
-        blocks,
-        tree,
-        table,
-        out,
-        windows,
-        samples,
-        classes,
-        tallies,
-        histograms,
-        waiting_tenths,
-        events,
-    )
+    apply(p, s, step, a)
     s.phase = READY
     return GO_ON
 
@@ -213,92 +161,58 @@ def _take_off(s: Record, step: Record, requests: Records, planned: bool) -> int:
 
 @outlined
 def span(
-    params: Records,
-    scalars: Records,
-    steps: Records,
-    ladders: Ints,
-    arrivals: Records,
-    requests: Records,
-    rows: Records,
-    heads: Ints,
-    blocks: Records,
-    tree: Ints,
-    table: Ints,
-    out: Records,
-    windows: Records,
-    samples: Records,
-    classes: Ints,
-    tallies: Records,
-    histograms: Ints,
-    waiting_tenths: Ints,
-    events: Records,
-    until_ns: int,
-    max_steps: int,
-    flags: int,
+    params: Records, scalars: Records, steps: Records, until_ns: int, max_steps: int, flags: int, *arrays: Records
 ) -> int:
-    """Advance one replica; returns why it stopped (state.REASONS). The caller sees to that and calls again."""
-    p, s, step = params[0], scalars[0], steps[0]
+    """Advance one replica; returns why it stopped (state.REASONS). The caller sees to that and calls again.
+
+    ``arrays``: the fields of ``Arrays``, one by one. Handing the tuple over from Python adds 0.8 us to the call, and
+    the events driver makes one an event.
+    """
+    p, s, step, a = params[0], scalars[0], steps[0], Arrays(*arrays)
     done = 0
     while True:
         if s.phase == FLYING:
             if done >= max_steps and step.end_ns <= until_ns:
                 return WORK
             done += 1
-            # fmt: off
-            reason = _land(p, s, step, ladders, arrivals, requests, rows, heads, blocks, tree, table, out, windows,
-                           samples, classes, tallies, histograms, waiting_tenths, events, until_ns, flags)
-            # fmt: on
+            reason = _land(p, s, step, a, until_ns, flags)
             if reason == GO_ON and flags & STOP_AT_EVENTS and s.num_events > 0:
                 return EVENT
         else:
-            reason = _wake(s, arrivals, until_ns) if s.phase == IDLE else GO_ON
+            reason = _wake(s, a.arrivals, until_ns) if s.phase == IDLE else GO_ON
         if reason == GO_ON:
-            reason = _take_arrivals(p, s, ladders, arrivals, requests, out, events, s.now_ns, flags)
+            reason = _take_arrivals(p, s, a, s.now_ns, flags)
         if reason != GO_ON:
             return reason
         if s.now_ns >= s.known_until_ns and s.known_until_ns < until_ns:
             return NEED_ARRIVALS
         if s.now_ns >= until_ns:
             return UNTIL
-        planned = decide(p, s, step, ladders, requests, rows, heads, blocks, tree, table, tallies, histograms, events)
-        reason = _take_off(s, step, requests, planned)
+        planned = decide(p, s, step, a)
+        reason = _take_off(s, step, a.requests, planned)
         if reason == ERROR or (reason == DECIDED and flags & STOP_AT_DECISIONS):
             return reason
         if flags & STOP_AT_EVENTS and s.num_events > 0:
             return EVENT
 
 
-@kernel
-def _emit_unfinished(s: Record, requests: Records, rows: Records, out: Records) -> None:
+@inner
+def _emit_unfinished(s: Record, a: Arrays) -> None:
     row = s.running_head
     while row != NONE:
-        request = rows[row].request
-        requests[request].delivered = row_delivered(s, rows, requests, row)
-        emit(s, requests[request], out, UNFINISHED, R_STOPPED, NONE)
-        row = rows[row].next
+        request = a.rows[row].request
+        a.requests[request].delivered = row_delivered(s, a.rows, a.requests, row)
+        emit(s, a.requests[request], a.out, UNFINISHED, R_STOPPED, NONE)
+        row = a.rows[row].next
     request = s.waiting_head
     while request != NONE:
-        emit(s, requests[request], out, UNFINISHED, R_STOPPED, NONE)
-        request = requests[request].next
+        emit(s, a.requests[request], a.out, UNFINISHED, R_STOPPED, NONE)
+        request = a.requests[request].next
     s.unfinished = s.num_running + s.num_waiting
 
 
 @outlined
-def replica_edge(
-    edge: int,
-    params: Records,
-    scalars: Records,
-    requests: Records,
-    rows: Records,
-    heads: Ints,
-    blocks: Records,
-    tree: Ints,
-    out: Records,
-    tallies: Records,
-    histograms: Ints,
-    windows: Records,
-    first: int,
-) -> None:
+def replica_edge(edge: int, params: Records, scalars: Records, a: Arrays, first: int) -> None:
     """What happens at the edges of a run: OPEN it, GREW the arena from record `first` on, or CLOSE it.
 
     Closing writes a record for each request that is not finished (running in admission order, then waiting; `out` has
@@ -306,10 +220,10 @@ def replica_edge(
     """
     s = scalars[0]
     if edge == OPEN:
-        open_replica(params[0], s, requests, rows, heads, blocks, tree, windows)
+        open_replica(params[0], s, a)
     elif edge == GREW:
-        open_arena(s, requests, first)
+        open_arena(s, a.requests, first)
     else:
-        _emit_unfinished(s, requests, rows, out)
-        close_spike_window(s, tallies, histograms)
-        close_window(s, histograms, windows)
+        _emit_unfinished(s, a)
+        close_spike_window(s, a.tallies, a.histograms)
+        close_window(s, a.histograms, a.windows)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from kvrm_sim.compiled import kernel
+from kvrm_sim.compiled import inner, kernel
 from kvrm_sim.cost import time_step
 from kvrm_sim.launch import choose_launch
 from kvrm_sim.scheduler import schedule
-from kvrm_sim.state import Ints, Record, Records
+from kvrm_sim.state import Arrays, Record
 from kvrm_sim.transport import count_transfers
 
 
@@ -24,30 +24,16 @@ def _open_step(s: Record, step: Record) -> None:
     s.num_prefill = 0
 
 
-@kernel
-def decide(
-    p: Record,
-    s: Record,
-    step: Record,
-    ladders: Ints,
-    requests: Records,
-    rows: Records,
-    heads: Ints,
-    blocks: Records,
-    tree: Ints,
-    table: Ints,
-    tallies: Records,
-    histograms: Ints,
-    events: Records,
-) -> bool:
+@inner
+def decide(p: Record, s: Record, step: Record, a: Arrays) -> bool:
     """Plan the next step at the present time, with its cost; False when there is nothing to run."""
     _open_step(s, step)
     s.blocks_taken = 0
-    schedule(p, s, step, requests, rows, heads, blocks, tree, table, tallies, histograms, events)
+    schedule(p, s, step, a)
     if step.decode_rows + step.prefill_rows == 0:
         return False
-    count_transfers(p, s, step, ladders, rows, table)
-    choose_launch(p, s, step, ladders, rows)
+    count_transfers(p, s, step, a)
+    choose_launch(p, s, step, a.ladders, a.rows)
     step.blocks_taken = s.blocks_taken
     step.blocks_freed = s.blocks_freed
     s.blocks_freed = 0

@@ -7,9 +7,9 @@ staged gather covers; blocks taken for the token to come are pending until the s
 
 from __future__ import annotations
 
-from kvrm_sim.compiled import kernel, outlined
+from kvrm_sim.compiled import inner, kernel, outlined
 from kvrm_sim.pager import blocks_for, history_runs, opens_run
-from kvrm_sim.state import NONE, Ints, Record, Records
+from kvrm_sim.state import NONE, Arrays, Ints, Record, Records
 from kvrm_sim.wheel import add_to_wheels, remove_from_wheels
 
 READ_RESERVED, READ_LIVE, READ_TABLE, READ_STAGED = range(4)
@@ -29,29 +29,27 @@ def row_delivered(s: Record, rows: Records, requests: Records, row: int) -> int:
     return q.output_tokens - (rows[row].finish_at - s.decode_counter) if rows[row].decoding else q.delivered
 
 
-@kernel
-def join_decoding(
-    p: Record, s: Record, requests: Records, rows: Records, heads: Ints, table: Ints, row: int, computed: int
-) -> None:
+@inner
+def join_decoding(p: Record, s: Record, a: Arrays, row: int, computed: int) -> None:
     """A row's prompt is computed: from the next step on it decodes."""
-    q = requests[rows[row].request]
-    rows[row].decoding = 1
-    rows[row].origin = computed - s.decode_counter
-    rows[row].finish_at = s.decode_counter + q.output_tokens - q.delivered
-    add_to_wheels(p, rows, heads, row)
+    q = a.requests[a.rows[row].request]
+    a.rows[row].decoding = 1
+    a.rows[row].origin = computed - s.decode_counter
+    a.rows[row].finish_at = s.decode_counter + q.output_tokens - q.delivered
+    add_to_wheels(p, a.rows, a.heads, row)
     s.num_decode += 1
     s.sum_computed += computed
     s.sum_reserved_tokens += q.reserved_tokens
-    s.max_base = rows[row].origin if s.num_decode == 1 else max(s.max_base, rows[row].origin)
-    rows["newcomer"][s.num_newcomers] = row
+    s.max_base = a.rows[row].origin if s.num_decode == 1 else max(s.max_base, a.rows[row].origin)
+    a.rows["newcomer"][s.num_newcomers] = row
     s.num_newcomers += 1
     if p.read == READ_STAGED:
         s.stage_blocks += blocks_for(p, computed)
-        s.stage_runs += history_runs(p, rows, table, row, computed)
-        if rows[row].blocks > blocks_for(p, computed):
-            take_pending(s, rows, table, row)
+        s.stage_runs += history_runs(p, a.rows, a.table, row, computed)
+        if a.rows[row].blocks > blocks_for(p, computed):
+            take_pending(s, a.rows, a.table, row)
         if p.staging == DELTA:
-            rows["unstaged"][s.num_unstaged] = row
+            a.rows["unstaged"][s.num_unstaged] = row
             s.num_unstaged += 1
 
 

@@ -269,9 +269,9 @@ def run(
         summary = summarize(
             params=parameters.record,
             scalars=replica.scalars,
-            tallies=replica.tallies,
-            histograms=replica.histograms,
-            waiting_tenths=replica.waiting_tenths,
+            tallies=replica.arrays.tallies,
+            histograms=replica.arrays.histograms,
+            waiting_tenths=replica.arrays.waiting_tenths,
             plan=plan,
             config=config,
             trace=trace.info,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from kvrm_sim.bittree import highest_bit
-from kvrm_sim.compiled import kernel, outlined
+from kvrm_sim.compiled import inner, kernel, outlined
 from kvrm_sim.state import (
     H_ITL,
     H_SPIKE,
@@ -17,6 +17,7 @@ from kvrm_sim.state import (
     H_WINDOW_P99,
     NONE,
     RUN_CLASSES,
+    Arrays,
     Ints,
     Record,
     Records,
@@ -62,18 +63,18 @@ def tally(t: Record, histogram: Ints, value_ns: int, count: int) -> None:
     t.total += float(value_ns) * count
 
 
-@kernel
-def tally_gap(s: Record, tallies: Records, histograms: Ints, windows: Records, gap_ns: int, count: int) -> None:
+@inner
+def tally_gap(s: Record, a: Arrays, gap_ns: int, count: int) -> None:
     """Count an inter-token gap: over the run, in its 1 s window (spikes) and in its record's window."""
-    tally(tallies[H_ITL], histograms[H_ITL], gap_ns, count)
+    tally(a.tallies[H_ITL], a.histograms[H_ITL], gap_ns, count)
     bucket = bucket_of(gap_ns) >> _COARSE
-    histograms[H_SPIKE, bucket] += count
+    a.histograms[H_SPIKE, bucket] += count
     s.spike_low = min(s.spike_low, bucket)
     s.spike_high = max(s.spike_high, bucket)
-    histograms[H_WINDOW, bucket] += count
+    a.histograms[H_WINDOW, bucket] += count
     s.window_low = min(s.window_low, bucket)
     s.window_high = max(s.window_high, bucket)
-    w = windows[s.num_windows]
+    w = a.windows[s.num_windows]
     w.gaps += count
     w.itl_max_ns = max(w.itl_max_ns, gap_ns)
 
@@ -244,18 +245,16 @@ def _count_run(sample: Ints, length: int) -> None:
 
 
 @outlined
-def sample_pool(
-    p: Record, s: Record, rows: Records, blocks: Records, table: Ints, samples: Records, classes: Ints
-) -> None:
+def sample_pool(p: Record, s: Record, a: Arrays) -> None:
     """Record holes and run lengths as they are now: one pass over the pool and the live tables."""
-    out = samples[s.num_pool_samples]
+    out = a.samples[s.num_pool_samples]
     out.time_ns = s.now_ns
     out.allocated_blocks = p.pool_blocks - s.free_blocks
     out.reserved_blocks = s.reserved_blocks
     out.runs = s.total_runs
     holes, largest, hole = 0, 0, 0
     for block in range(1, p.pool_blocks + 2):
-        if blocks[block].free != 0:
+        if a.blocks[block].free != 0:
             hole += 1
         elif hole > 0:
             holes += 1
@@ -263,23 +262,23 @@ def sample_pool(
             hole = 0
     out.holes = holes
     out.largest_hole_blocks = largest
-    classes_now = classes[s.num_pool_samples]
+    classes_now = a.classes[s.num_pool_samples]
     classes_now[:] = 0
     used = 0
     row = s.running_head
     while row != NONE:
-        used += rows[row].origin + s.decode_counter if rows[row].decoding else rows[row].computed
-        if rows[row].runs == 1:
-            _count_run(classes_now, rows[row].blocks)
-        elif rows[row].runs > 1:
+        used += a.rows[row].origin + s.decode_counter if a.rows[row].decoding else a.rows[row].computed
+        if a.rows[row].runs == 1:
+            _count_run(classes_now, a.rows[row].blocks)
+        elif a.rows[row].runs > 1:
             length = 1
-            for logical in range(1, rows[row].blocks):
-                if table[row, logical] == table[row, logical - 1] + 1:
+            for logical in range(1, a.rows[row].blocks):
+                if a.table[row, logical] == a.table[row, logical - 1] + 1:
                     length += 1
                 else:
                     _count_run(classes_now, length)
                     length = 1
             _count_run(classes_now, length)
-        row = rows[row].next
+        row = a.rows[row].next
     out.used_tokens = used
     s.num_pool_samples += 1

@@ -6,7 +6,7 @@ contiguous reservation keeps its start only (``run_start``).
 
 from __future__ import annotations
 
-from kvrm_sim.compiled import kernel, outlined
+from kvrm_sim.compiled import inner, kernel, outlined
 from kvrm_sim.pool import (
     BUDDY,
     CONTIGUOUS,
@@ -20,7 +20,7 @@ from kvrm_sim.pool import (
     take_buddy,
     take_from_extent,
 )
-from kvrm_sim.state import Ints, Record, Records
+from kvrm_sim.state import Arrays, Ints, Record, Records
 
 MAX_LEN, POW2, DECLARED, ORACLE, BUCKET, PAGED = range(6)
 
@@ -67,14 +67,14 @@ def _grow_contiguous(s: Record, rows: Records, blocks: Records, tree: Ints, tabl
         count -= _append_extent(s, rows, blocks, tree, table, row, start, count)
 
 
-@kernel
-def grow(p: Record, s: Record, rows: Records, blocks: Records, tree: Ints, table: Ints, row: int, count: int) -> None:
+@inner
+def grow(p: Record, s: Record, a: Arrays, row: int, count: int) -> None:
     """Give a paged row `count` more blocks; the caller has checked that they are free."""
     if p.placement == CONTIGUOUS:
-        _grow_contiguous(s, rows, blocks, tree, table, row, count)
+        _grow_contiguous(s, a.rows, a.blocks, a.tree, a.table, row, count)
     else:
         for _ in range(count):
-            _append(s, rows, table, row, take_block(p, s, blocks, tree))
+            _append(s, a.rows, a.table, row, take_block(p, s, a.blocks, a.tree))
     s.reserved_blocks += count
 
 

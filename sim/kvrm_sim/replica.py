@@ -52,41 +52,52 @@ class Replica:
         self._known_until_ns = self.scalars["known_until_ns"]
         self._num_events = self.scalars["num_events"]
         self.steps = np.zeros(1, st.STEP)
-        self.requests = np.zeros(ARENA_RECORDS, st.REQUESTS)
-        self.rows = np.zeros(slots, st.ROWS)
-        self.heads = np.full(int(p.block_size) + FINISH_LISTS, st.NONE, np.int64)
-        self.blocks = np.zeros(pool + 2, st.BLOCKS)
-        self.tree = new_tree(pool + 2)  # members: block ids, extent sizes, or orders + 1
-        self.table = np.zeros((slots, int(p.table_width)), np.int64)
-        self.out = np.zeros(max(out_records, slots), st.OUT)
-        self.windows = np.zeros(WINDOW_RECORDS, st.WINDOWS)
-        self.samples = np.zeros(POOL_RECORDS, st.POOL_SAMPLES)
-        self.classes = np.zeros((POOL_RECORDS, st.RUN_CLASSES), np.int64)
-        self.tallies = np.zeros(st.NUM_HISTOGRAMS, st.TALLY)
-        self.histograms = np.zeros((st.NUM_HISTOGRAMS, BUCKETS), np.int64)
-        self.waiting_tenths = np.zeros(10, np.float64)
-        self.events = np.zeros(16 * slots + 64 if p.log_events else 4, st.EVENTS)
-        self._event_times_ns, self._event_kinds = self.events["time_ns"], self.events["kind"]
-        self.arrivals = np.zeros(0, st.ARRIVALS)
+        #: Built again when one of them is replaced; kernels are handed the bundle as it is at the call.
+        self.arrays = st.Arrays(
+            requests=np.zeros(ARENA_RECORDS, st.REQUESTS),
+            rows=np.zeros(slots, st.ROWS),
+            heads=np.full(int(p.block_size) + FINISH_LISTS, st.NONE, np.int64),
+            blocks=np.zeros(pool + 2, st.BLOCKS),
+            tree=new_tree(pool + 2),
+            table=np.zeros((slots, int(p.table_width)), np.int64),
+            ladders=parameters.ladders,
+            arrivals=np.zeros(0, st.ARRIVALS),
+            out=np.zeros(max(out_records, slots), st.OUT),
+            windows=np.zeros(WINDOW_RECORDS, st.WINDOWS),
+            samples=np.zeros(POOL_RECORDS, st.POOL_SAMPLES),
+            classes=np.zeros((POOL_RECORDS, st.RUN_CLASSES), np.int64),
+            tallies=np.zeros(st.NUM_HISTOGRAMS, st.TALLY),
+            histograms=np.zeros((st.NUM_HISTOGRAMS, BUCKETS), np.int64),
+            waiting_tenths=np.zeros(10, np.float64),
+            events=np.zeros(16 * slots + 64 if p.log_events else 4, st.EVENTS),
+        )
+        self._event_times_ns, self._event_kinds = self.arrays.events["time_ns"], self.arrays.events["kind"]
         self._descriptor = CommitDescriptor.for_parameters(parameters.record) if p.check else None
         self._edge(OPEN)
 
     def _edge(self, edge: int, first: int = 0) -> None:
-        replica_edge(
-            edge,
-            self.parameters.record,
-            self.scalars,
-            self.requests,
-            self.rows,
-            self.heads,
-            self.blocks,
-            self.tree,
-            self.out,
-            self.tallies,
-            self.histograms,
-            self.windows,
-            first,
-        )
+        replica_edge(edge, self.parameters.record, self.scalars, self.arrays, first)
+
+    @property
+    def requests(self) -> st.Records:
+        """The arena, REQUESTS."""
+        return self.arrays.requests
+
+    @property
+    def rows(self) -> st.Records:
+        """ROWS, by stage row."""
+        return self.arrays.rows
+
+    @property
+    def blocks(self) -> st.Records:
+        """BLOCKS, by block id."""
+        return self.arrays.blocks
+
+    @property
+    def table(self) -> NDArray[np.int64]:
+        """Block tables, int64 [slots, table_width], by stage row."""
+        table: NDArray[np.int64] = self.arrays.table
+        return table
 
     @property
     def now_ns(self) -> int:
@@ -99,20 +110,22 @@ class Replica:
         Those given earlier and not yet taken in are kept.
         """
         s = self.scalars[0]
-        rest = self.arrivals[int(s.next_arrival) : int(s.num_arrivals)]
-        self.arrivals = np.concatenate([rest, arrivals]) if len(rest) else arrivals
-        s.next_arrival = 0
-        s.num_arrivals = len(self.arrivals)
+        rest = self.arrays.arrivals[int(s.next_arrival) : int(s.num_arrivals)]
+        self._replace_arrivals(np.concatenate([rest, arrivals]) if len(rest) else arrivals)
         s.known_until_ns = known_until_ns
 
     def insert(self, request: st.Records) -> None:
         """Add one arrival among those given: after every other with its time or an earlier one."""
         s = self.scalars[0]
-        rest = self.arrivals[int(s.next_arrival) : int(s.num_arrivals)]
+        rest = self.arrays.arrivals[int(s.next_arrival) : int(s.num_arrivals)]
         at = int(np.searchsorted(rest["arrival_ns"], request[0]["arrival_ns"], side="right"))
-        self.arrivals = np.concatenate([rest[:at], request, rest[at:]])
+        self._replace_arrivals(np.concatenate([rest[:at], request, rest[at:]]))
+
+    def _replace_arrivals(self, arrivals: st.Records) -> None:
+        s = self.scalars[0]
+        self.arrays = self.arrays._replace(arrivals=arrivals)
         s.next_arrival = 0
-        s.num_arrivals = len(self.arrivals)
+        s.num_arrivals = len(arrivals)
 
     def know_until(self, known_until_ns: int) -> None:
         """State that no arrival before this time is missing."""
@@ -126,34 +139,11 @@ class Replica:
         stops = flags if self._descriptor is None else flags | st.STOP_AT_DECISIONS
         while True:
             reason = int(
-                span(
-                    self.parameters.record,
-                    self.scalars,
-                    self.steps,
-                    self.parameters.ladders,
-                    self.arrivals,
-                    self.requests,
-                    self.rows,
-                    self.heads,
-                    self.blocks,
-                    self.tree,
-                    self.table,
-                    self.out,
-                    self.windows,
-                    self.samples,
-                    self.classes,
-                    self.tallies,
-                    self.histograms,
-                    self.waiting_tenths,
-                    self.events,
-                    until_ns,
-                    max_steps,
-                    stops,
-                )
+                span(self.parameters.record, self.scalars, self.steps, until_ns, max_steps, stops, *self.arrays)
             )
             if reason == st.FLUSH:
                 self.drain_records()
-                if 2 * int(self.scalars[0].num_events) > len(self.events):
+                if 2 * int(self.scalars[0].num_events) > len(self.arrays.events):
                     self.drain_events()
             elif reason == st.GROW:
                 self._grow_arena()
@@ -187,17 +177,17 @@ class Replica:
 
     def drain_records(self) -> None:
         """Hand out every record that is complete."""
-        s = self.scalars[0]
+        s, a = self.scalars[0], self.arrays
         if s.num_out:
-            self.sinks.requests(self.out[: int(s.num_out)])
+            self.sinks.requests(a.out[: int(s.num_out)])
             s.num_out = 0
         if s.num_windows:
             current = int(s.num_windows)
-            self.sinks.windows(self.windows[:current])
-            self.windows[0] = self.windows[current]
+            self.sinks.windows(a.windows[:current])
+            a.windows[0] = a.windows[current]
             s.num_windows = 0
         if s.num_pool_samples:
-            self.sinks.pool(self.samples[: int(s.num_pool_samples)], self.classes[: int(s.num_pool_samples)])
+            self.sinks.pool(a.samples[: int(s.num_pool_samples)], a.classes[: int(s.num_pool_samples)])
             s.num_pool_samples = 0
 
     @property
@@ -220,7 +210,7 @@ class Replica:
         count = int(self._num_events[0])
         if count:
             if self.sinks.events is not None:
-                self.sinks.events(self.events[:count])
+                self.sinks.events(self.arrays.events[:count])
             self._num_events[0] = 0
 
     def close(self) -> None:
@@ -230,16 +220,16 @@ class Replica:
         self.drain_records()
         s = self.scalars[0]
         left = int(s.num_running + s.num_waiting)
-        if left > len(self.out):
-            self.out = np.zeros(left, st.OUT)
+        if left > len(self.arrays.out):
+            self.arrays = self.arrays._replace(out=np.zeros(left, st.OUT))
         self._edge(CLOSE)
         self.drain_records()
 
     def _grow_arena(self) -> None:
-        old = len(self.requests)
+        old = len(self.arrays.requests)
         grown = np.zeros(2 * old, st.REQUESTS)
-        grown[:old] = self.requests
-        self.requests = grown
+        grown[:old] = self.arrays.requests
+        self.arrays = self.arrays._replace(requests=grown)
         self._edge(GREW, old)
 
     def _error(self) -> KvrmError:

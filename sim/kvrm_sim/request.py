@@ -113,12 +113,12 @@ def _reserved_tokens(p: Record, ladders: Ints, prompt: int, output: int, declare
 
 
 @kernel
-def _limits(p: Record, a: Record) -> tuple[int, int, int, int]:
+def _limits(p: Record, arrival: Record) -> tuple[int, int, int, int]:
     """(status, output to deliver or 0 when over the limit, declared maximum, why it is cut or NONE) of an arrival."""
-    room = p.limit_tokens - a.prompt_tokens
-    output = a.output_tokens
+    room = p.limit_tokens - arrival.prompt_tokens
+    output = arrival.output_tokens
     if p.reserve == DECLARED:
-        declared = a.declared_max_tokens if a.declared_max_tokens != NONE else p.declared_default_tokens
+        declared = arrival.declared_max_tokens if arrival.declared_max_tokens != NONE else p.declared_default_tokens
         if declared == NONE:
             return E_NO_DECLARED, 0, 0, NONE
         if room <= 0:
@@ -137,53 +137,55 @@ def _limits(p: Record, a: Record) -> tuple[int, int, int, int]:
 
 
 @kernel
-def _emit_rejected(p: Record, s: Record, a: Record, out: Records, events: Records, reason: int) -> None:
+def _emit_rejected(p: Record, s: Record, arrival: Record, out: Records, events: Records, reason: int) -> None:
     o = out[s.num_out]
-    o.row = a.row
+    o.row = arrival.row
     o.outcome = REJECTED
     o.reason = reason
-    o.arrival_ns = a.arrival_ns
+    o.arrival_ns = arrival.arrival_ns
     o.admitted_ns = NONE
     o.first_token_ns = NONE
     o.finish_ns = NONE
-    o.prompt_tokens = a.prompt_tokens
-    o.output_tokens = a.output_tokens
+    o.prompt_tokens = arrival.prompt_tokens
+    o.output_tokens = arrival.output_tokens
     o.delivered = 0
     o.preemptions = 0
     o.recomputed_tokens = 0
     s.num_out += 1
     s.rejected += 1
-    log_event(p, s, events, EV_REJECT, max(s.now_ns, a.arrival_ns), a.row)
+    log_event(p, s, events, EV_REJECT, max(s.now_ns, arrival.arrival_ns), arrival.row)
 
 
 @outlined
-def arrive(p: Record, s: Record, ladders: Ints, a: Record, requests: Records, out: Records, events: Records) -> int:
+def arrive(
+    p: Record, s: Record, ladders: Ints, arrival: Record, requests: Records, out: Records, events: Records
+) -> int:
     """Take one arrival in: into waiting, or rejected at once. Returns a status; the arena and `out` have room
     (checked).
     """
-    status, output, declared, truncation = _limits(p, a)
+    status, output, declared, truncation = _limits(p, arrival)
     if status != OK:
         return status
     if s.injected == 0:
-        s.first_arrival_ns = a.arrival_ns
+        s.first_arrival_ns = arrival.arrival_ns
     s.injected += 1
-    s.last_arrival_ns = a.arrival_ns
+    s.last_arrival_ns = arrival.arrival_ns
     if output == 0:
-        _emit_rejected(p, s, a, out, events, R_OVER_LIMIT)
+        _emit_rejected(p, s, arrival, out, events, R_OVER_LIMIT)
         return OK
-    reserved = _reserved_tokens(p, ladders, a.prompt_tokens, output, declared)
+    reserved = _reserved_tokens(p, ladders, arrival.prompt_tokens, output, declared)
     needed = blocks_for(p, reserved) if p.reserve == PAGED else run_length(p, reserved)
     if needed > p.max_run_blocks:
-        _emit_rejected(p, s, a, out, events, R_UNSERVABLE)
+        _emit_rejected(p, s, arrival, out, events, R_UNSERVABLE)
         return OK
     request = s.arena_free
     q = requests[request]
     s.arena_free = q.next
-    q.row = a.row
-    q.arrival_ns = a.arrival_ns
-    q.prompt_tokens = a.prompt_tokens
+    q.row = arrival.row
+    q.arrival_ns = arrival.arrival_ns
+    q.prompt_tokens = arrival.prompt_tokens
     q.output_tokens = output
-    q.recorded_output_tokens = a.output_tokens
+    q.recorded_output_tokens = arrival.output_tokens
     q.reserved_tokens = 0 if p.reserve == PAGED else reserved
     q.truncation = truncation
     q.delivered = 0

@@ -7,13 +7,13 @@ still prefilling, the last one: a row is admitted behind another only when that 
 
 from __future__ import annotations
 
-from kvrm_sim.compiled import kernel, outlined
+from kvrm_sim.compiled import inner, kernel, outlined
 from kvrm_sim.decoding import READ_STAGED, join_decoding, leave_decoding, row_computed, row_delivered, take_pending
 from kvrm_sim.meters import tally
 from kvrm_sim.pager import PAGED, blocks_for, can_take_run, grow, release_row, run_length, take_run
 from kvrm_sim.request import known_tokens, log_event, pop_waiting, push_waiting_front
 from kvrm_sim.rowlist import close_row, open_row
-from kvrm_sim.state import EV_ADMIT, EV_PREEMPT, H_QUEUE, NONE, Ints, Record, Records
+from kvrm_sim.state import EV_ADMIT, EV_PREEMPT, H_QUEUE, NONE, Arrays, Ints, Record, Records
 
 PREFILL_NONE, PREFILL_CHUNKED, PREFILL_SEPARATE = range(3)
 FULL_PROMPT, FIRST_CHUNK = range(2)
@@ -21,30 +21,19 @@ REFILL_CONTINUOUS, REFILL_BATCH = range(2)
 
 
 @outlined
-def preempt_last(
-    p: Record,
-    s: Record,
-    step: Record,
-    requests: Records,
-    rows: Records,
-    heads: Ints,
-    blocks: Records,
-    tree: Ints,
-    table: Ints,
-    events: Records,
-) -> int:
+def preempt_last(p: Record, s: Record, step: Record, a: Arrays) -> int:
     """Preempt the last running row by recomputation: blocks released, computed lost, front of waiting. Returns the
     row.
     """
     row = s.running_tail
-    request = rows[row].request
-    q = requests[request]
-    lost = row_computed(s, rows, row)
-    if rows[row].decoding:
-        q.delivered = row_delivered(s, rows, requests, row)
-        if not _is_newcomer(s, rows, row):
+    request = a.rows[row].request
+    q = a.requests[request]
+    lost = row_computed(s, a.rows, row)
+    if a.rows[row].decoding:
+        q.delivered = row_delivered(s, a.rows, a.requests, row)
+        if not _is_newcomer(s, a.rows, row):
             q.last_token_ns = s.last_decode_end_ns
-        leave_decoding(p, s, requests, rows, heads, row)
+        leave_decoding(p, s, a.requests, a.rows, a.heads, row)
     else:
         s.used_prefill = 0  # it is the one row that was still prefilling
     q.preemptions += 1
@@ -52,10 +41,10 @@ def preempt_last(
     s.recomputed_tokens += lost
     s.preemptions += 1
     step.preempted += 1
-    release_row(p, s, rows, blocks, tree, table, row, blocks_for(p, q.reserved_tokens))
-    close_row(s, rows, row)
-    push_waiting_front(s, requests, request)
-    log_event(p, s, events, EV_PREEMPT, s.now_ns, q.row)
+    release_row(p, s, a.rows, a.blocks, a.tree, a.table, row, blocks_for(p, q.reserved_tokens))
+    close_row(s, a.rows, row)
+    push_waiting_front(s, a.requests, request)
+    log_event(p, s, a.events, EV_PREEMPT, s.now_ns, q.row)
     return row
 
 
@@ -84,95 +73,59 @@ def _rows_to_grow(s: Record, rows: Records, heads: Ints) -> int:
     return count
 
 
-@kernel
-def _grow_decoding(
-    p: Record,
-    s: Record,
-    step: Record,
-    requests: Records,
-    rows: Records,
-    heads: Ints,
-    blocks: Records,
-    tree: Ints,
-    table: Ints,
-    events: Records,
-) -> None:
+@inner
+def _grow_decoding(p: Record, s: Record, step: Record, a: Arrays) -> None:
     """Give each decoding row that needs one its next block; who cannot get it preempts the last, possibly itself."""
-    count = _rows_to_grow(s, rows, heads)
+    count = _rows_to_grow(s, a.rows, a.heads)
     for at in range(count):
-        row = rows["growing"][at]
-        if rows[row].request == NONE:
+        row = a.rows["growing"][at]
+        if a.rows[row].request == NONE:
             return  # preempted for an earlier row, and so is everything behind it
         while s.free_blocks == 0:
-            if preempt_last(p, s, step, requests, rows, heads, blocks, tree, table, events) == row:
+            if preempt_last(p, s, step, a) == row:
                 return
-        grow(p, s, rows, blocks, tree, table, row, 1)
+        grow(p, s, a, row, 1)
         if p.read == READ_STAGED:
-            take_pending(s, rows, table, row)
+            take_pending(s, a.rows, a.table, row)
 
 
-@kernel
-def _plan_prefill(s: Record, step: Record, rows: Records, requests: Records, row: int, tokens: int) -> None:
-    computed = rows[row].computed
-    rows[row].planned = tokens
-    rows["prefill"][s.num_prefill] = row
+@inner
+def _plan_prefill(s: Record, step: Record, a: Arrays, row: int, tokens: int) -> None:
+    computed = a.rows[row].computed
+    a.rows[row].planned = tokens
+    a.rows["prefill"][s.num_prefill] = row
     s.num_prefill += 1
     step.prefill_rows += 1
     step.prefill_tokens += tokens
     step.prefill_read_tokens += computed + tokens
     step.prefill_pairs += tokens * computed + tokens * (tokens + 1) // 2
-    if computed + tokens == known_tokens(requests[rows[row].request]):
+    if computed + tokens == known_tokens(a.requests[a.rows[row].request]):
         step.sampled_rows += 1
 
 
-@kernel
-def _continue_prefill(
-    p: Record,
-    s: Record,
-    step: Record,
-    requests: Records,
-    rows: Records,
-    heads: Ints,
-    blocks: Records,
-    tree: Ints,
-    table: Ints,
-    events: Records,
-    left: int,
-) -> int:
+@inner
+def _continue_prefill(p: Record, s: Record, step: Record, a: Arrays, left: int) -> int:
     """The next chunk of the one row that is still prefilling; the budget that is left."""
     row = s.running_tail
-    if row == NONE or rows[row].decoding or left == 0:
+    if row == NONE or a.rows[row].decoding or left == 0:
         return left
-    computed = rows[row].computed
-    tokens = min(known_tokens(requests[rows[row].request]) - computed, left)
+    computed = a.rows[row].computed
+    tokens = min(known_tokens(a.requests[a.rows[row].request]) - computed, left)
     if p.reserve == PAGED:
-        needed = blocks_for(p, computed + tokens) - rows[row].blocks
+        needed = blocks_for(p, computed + tokens) - a.rows[row].blocks
         if needed > s.free_blocks:
-            preempt_last(p, s, step, requests, rows, heads, blocks, tree, table, events)
+            preempt_last(p, s, step, a)
             return left
         if needed > 0:
-            grow(p, s, rows, blocks, tree, table, row, needed)
-    _plan_prefill(s, step, rows, requests, row, tokens)
+            grow(p, s, a, row, needed)
+    _plan_prefill(s, step, a, row, tokens)
     return left - tokens
 
 
-@kernel
-def _try_admit(
-    p: Record,
-    s: Record,
-    step: Record,
-    requests: Records,
-    rows: Records,
-    blocks: Records,
-    tree: Ints,
-    table: Ints,
-    tallies: Records,
-    histograms: Ints,
-    events: Records,
-    tokens_known: int,
-) -> int:
+@inner
+def _try_admit(p: Record, s: Record, step: Record, a: Arrays, tokens_known: int) -> int:
     """Admit the first waiting request if its blocks are free; its row, or -1 (and then nothing has changed)."""
-    q = requests[s.waiting_head]
+    q = a.requests[s.waiting_head]
     if p.reserve == PAGED:
         wanted = blocks_for(p, tokens_known)
     else:
@@ -180,116 +133,77 @@ def _try_admit(
     margin = 0 if s.num_running == 0 else p.watermark_blocks
     if wanted > s.free_blocks - margin:
         return NONE
-    if p.reserve != PAGED and not can_take_run(p, blocks, tree, wanted):
+    if p.reserve != PAGED and not can_take_run(p, a.blocks, a.tree, wanted):
         return NONE
-    request = pop_waiting(s, requests)
-    row = open_row(s, rows, request)
+    request = pop_waiting(s, a.requests)
+    row = open_row(s, a.rows, request)
     if p.reserve == PAGED:
-        grow(p, s, rows, blocks, tree, table, row, wanted)
+        grow(p, s, a, row, wanted)
     else:
-        take_run(p, s, rows, blocks, tree, row, wanted, blocks_for(p, q.reserved_tokens))
+        take_run(p, s, a.rows, a.blocks, a.tree, row, wanted, blocks_for(p, q.reserved_tokens))
     step.admitted += 1
     s.admitted += 1
     if q.admitted_ns == NONE:
         q.admitted_ns = s.now_ns
-        tally(tallies[H_QUEUE], histograms[H_QUEUE], s.now_ns - q.arrival_ns, 1)
-    log_event(p, s, events, EV_ADMIT, s.now_ns, q.row)
+        tally(a.tallies[H_QUEUE], a.histograms[H_QUEUE], s.now_ns - q.arrival_ns, 1)
+    log_event(p, s, a.events, EV_ADMIT, s.now_ns, q.row)
     return row
 
 
-@kernel
-def _admit_chunked(
-    p: Record,
-    s: Record,
-    step: Record,
-    requests: Records,
-    rows: Records,
-    heads: Ints,
-    blocks: Records,
-    tree: Ints,
-    table: Ints,
-    tallies: Records,
-    histograms: Ints,
-    events: Records,
-    left: int,
-) -> None:
+@inner
+def _admit_chunked(p: Record, s: Record, step: Record, a: Arrays, left: int) -> None:
     """Admit waiting requests in order while the budget, the slots and the pool allow; stop at the first that does
     not fit.
     """
     while s.waiting_head != NONE and left > 0 and s.num_running < p.slots:
-        known = known_tokens(requests[s.waiting_head])
+        known = known_tokens(a.requests[s.waiting_head])
         tokens = 1 if p.prefill == PREFILL_NONE else min(known, left)
         wanted = tokens if p.admission == FIRST_CHUNK and p.prefill != PREFILL_NONE else known
-        row = _try_admit(p, s, step, requests, rows, blocks, tree, table, tallies, histograms, events, wanted)
+        row = _try_admit(p, s, step, a, wanted)
         if row == NONE:
             return
         if p.prefill == PREFILL_NONE:
-            join_decoding(p, s, requests, rows, heads, table, row, known - 1)
+            join_decoding(p, s, a, row, known - 1)
         else:
-            _plan_prefill(s, step, rows, requests, row, tokens)
+            _plan_prefill(s, step, a, row, tokens)
             left -= tokens
 
 
-@kernel
-def _admit_whole(
-    p: Record,
-    s: Record,
-    step: Record,
-    requests: Records,
-    rows: Records,
-    blocks: Records,
-    tree: Ints,
-    table: Ints,
-    tallies: Records,
-    histograms: Ints,
-    events: Records,
-) -> None:
+@inner
+def _admit_whole(p: Record, s: Record, step: Record, a: Arrays) -> None:
     """Admit whole prompts for a step of prefills; the first one whatever its length, further ones within the budget."""
     left = p.token_budget
     while s.waiting_head != NONE and s.num_running < p.slots:
-        known = known_tokens(requests[s.waiting_head])
+        known = known_tokens(a.requests[s.waiting_head])
         if step.prefill_rows > 0 and known > left:
             return
-        row = _try_admit(p, s, step, requests, rows, blocks, tree, table, tallies, histograms, events, known)
+        row = _try_admit(p, s, step, a, known)
         if row == NONE:
             return
-        _plan_prefill(s, step, rows, requests, row, known)
+        _plan_prefill(s, step, a, row, known)
         left -= known
 
 
-@kernel
-def schedule(
-    p: Record,
-    s: Record,
-    step: Record,
-    requests: Records,
-    rows: Records,
-    heads: Ints,
-    blocks: Records,
-    tree: Ints,
-    table: Ints,
-    tallies: Records,
-    histograms: Ints,
-    events: Records,
-) -> None:
+@inner
+def schedule(p: Record, s: Record, step: Record, a: Arrays) -> None:
     """Choose the rows of the next step; step.decode_rows + step.prefill_rows == 0 means there is nothing to run."""
     if s.num_running == 0:
         s.batch_open = 1
     may_refill = p.refill == REFILL_CONTINUOUS or s.batch_open
     if p.prefill == PREFILL_SEPARATE:
         if may_refill:
-            _admit_whole(p, s, step, requests, rows, blocks, tree, table, tallies, histograms, events)
+            _admit_whole(p, s, step, a)
         if step.prefill_rows == 0:
             if p.reserve == PAGED:
-                _grow_decoding(p, s, step, requests, rows, heads, blocks, tree, table, events)
+                _grow_decoding(p, s, step, a)
             step.decode_rows = s.num_decode
     else:
         if p.reserve == PAGED:
-            _grow_decoding(p, s, step, requests, rows, heads, blocks, tree, table, events)
+            _grow_decoding(p, s, step, a)
         left = p.token_budget - s.num_decode
-        left = _continue_prefill(p, s, step, requests, rows, heads, blocks, tree, table, events, left)
+        left = _continue_prefill(p, s, step, a, left)
         if step.preempted == 0 and may_refill:
-            _admit_chunked(p, s, step, requests, rows, heads, blocks, tree, table, tallies, histograms, events, left)
+            _admit_chunked(p, s, step, a, left)
         step.decode_rows = s.num_decode
     if step.decode_rows > 0:
         s.batch_open = 0

@@ -9,7 +9,7 @@ attributes that every numpy scalar has (``base``, ``size``, …): those would wi
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -198,3 +198,24 @@ NUM_HISTOGRAMS = 10
 
 #: Beside each histogram: exact count, sum (float64), least and greatest value.
 TALLY = _record("n", "least", "greatest", floats=("total",))
+
+
+class Arrays(NamedTuple):
+    """Every array of one replica but its parameters, its scalars and the step: what most kernels are handed as `a`."""
+
+    requests: Records  # REQUESTS [arena]
+    rows: Records  # ROWS [slots], by stage row
+    heads: Ints  # [block_size + FINISH_LISTS], the lists of both wheels
+    blocks: Records  # BLOCKS [pool_blocks + 2], by block id
+    tree: Ints  # the set of free ids, extent sizes, or orders + 1 (bittree.py)
+    table: Ints  # [slots, table_width], block tables by stage row
+    ladders: Ints  # the ascending ladders of PARAMS, one after another
+    arrivals: Records  # ARRIVALS, those given and not yet taken in
+    out: Records  # OUT
+    windows: Records  # WINDOWS
+    samples: Records  # POOL_SAMPLES
+    classes: Ints  # [samples, RUN_CLASSES]
+    tallies: Records  # TALLY [NUM_HISTOGRAMS]
+    histograms: Ints  # [NUM_HISTOGRAMS, BUCKETS]
+    waiting_tenths: Ints  # float64 [10], waiting requests times ns, by tenth of the trace
+    events: Records  # EVENTS

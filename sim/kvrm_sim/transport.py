@@ -8,18 +8,18 @@ compared at each step.
 
 from __future__ import annotations
 
-from kvrm_sim.compiled import kernel
+from kvrm_sim.compiled import inner, kernel
 from kvrm_sim.cost import LAYER
 from kvrm_sim.decoding import FULL, READ_STAGED
 from kvrm_sim.pager import blocks_for, history_runs
-from kvrm_sim.state import NONE, Ints, Record, Records
+from kvrm_sim.state import NONE, Arrays, Ints, Record, Records
 
 MERGE_NONE, MERGE_ADJACENT = range(2)
 LAYER_MAJOR, BLOCK_MAJOR = range(2)
 
 
-@kernel
-def count_transfers(p: Record, s: Record, step: Record, ladders: Ints, rows: Records, table: Ints) -> None:
+@inner
+def count_transfers(p: Record, s: Record, step: Record, a: Arrays) -> None:
     """Fill in the transport of a decode step: groups, blocks, tokens, segments, rounds."""
     step.groups = 0
     step.moved_blocks = 0
@@ -34,10 +34,10 @@ def count_transfers(p: Record, s: Record, step: Record, ladders: Ints, rows: Rec
         step.needed_tokens = s.sum_computed
     else:
         for at in range(s.num_unstaged):
-            row = rows["unstaged"][at]
-            computed = rows[row].origin + s.decode_counter
+            row = a.rows["unstaged"][at]
+            computed = a.rows[row].origin + s.decode_counter
             step.moved_blocks += blocks_for(p, computed)
-            step.groups += history_runs(p, rows, table, row, computed)
+            step.groups += history_runs(p, a.rows, a.table, row, computed)
             step.needed_tokens += computed
     if p.merge == MERGE_NONE:
         step.groups = step.moved_blocks
@@ -52,7 +52,7 @@ def count_transfers(p: Record, s: Record, step: Record, ladders: Ints, rows: Rec
     if p.scope == LAYER:
         step.rounds = 1
     else:
-        capacity = ladders[p.capacities_at + p.num_capacities - 1]
+        capacity = a.ladders[p.capacities_at + p.num_capacities - 1]
         step.rounds = (step.groups + capacity - 1) // capacity
 
 

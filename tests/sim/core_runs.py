@@ -143,7 +143,7 @@ class CoreRun:
     def bytes(self) -> bytes:
         """All that was written and counted, for equality bit by bit."""
         parts = [*self.out, *self.windows, *self.pool, *self.classes]
-        counted = (self.replica.tallies, self.replica.histograms, self.replica.waiting_tenths)
+        counted = (self.replica.arrays.tallies, self.replica.arrays.histograms, self.replica.arrays.waiting_tenths)
         return b"".join(part.tobytes() for part in [*parts, *counted])
 
 

@@ -83,7 +83,7 @@ def total(run: CoreRun, name: str) -> int:
 
 def times(run: CoreRun, which: int) -> tuple[int, float, int, int]:
     """(n, sum, least, greatest) of one of the core's histograms; all in ns, all exact."""
-    tally = run.replica.tallies[which]
+    tally = run.replica.arrays.tallies[which]
     return int(tally.n), float(tally.total), int(tally.least), int(tally.greatest)
 
 

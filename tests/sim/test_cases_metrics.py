@@ -20,7 +20,7 @@ from tests.sim.small_replays import S, contiguous, core, paged, times, tiny, tra
 
 def values(run_: CoreRun, which: int) -> list[float]:
     """The values in a histogram in seconds, ascending, as the middles of their buckets (0.1% wide)."""
-    counts = run_.replica.histograms[which]
+    counts = run_.replica.arrays.histograms[which]
     return [bucket_ns(int(bucket)) / S for bucket in np.flatnonzero(counts) for _ in range(counts[bucket])]
 
 

@@ -12,9 +12,9 @@ import pytest
 from kvrm_sim import compiled
 
 _CALLEE = """
-from kvrm_sim.compiled import kernel
+from kvrm_sim.compiled import {decorator}
 
-@kernel
+@{decorator}
 def amount(x: int) -> int:
     return x + {added}
 """
@@ -28,16 +28,16 @@ def twice(x: int) -> int:
     return 2 * amount(x)
 """
 
-_RUN = "from kvrm_sim.caller import twice; print(twice(10))"
+_RUN = "from kvrm_sim.caller import amount, twice; print(twice(10), amount(10))"
 
 
-def small_package(folder: Path, added: int) -> None:
+def small_package(folder: Path, added: int, decorator: str = "kernel") -> None:
     """A package with the product's own compiled.py, a kernel, and a kernel that calls it from another file."""
     package = folder / "kvrm_sim"
     package.mkdir(exist_ok=True)
     (package / "__init__.py").write_text("")
     (package / "compiled.py").write_text(Path(compiled.__file__).read_text())
-    (package / "callee.py").write_text(_CALLEE.format(added=added))
+    (package / "callee.py").write_text(_CALLEE.format(added=added, decorator=decorator))
     (package / "caller.py").write_text(_CALLER)
 
 
@@ -48,13 +48,14 @@ def run_in(folder: Path, **environment: str) -> str:
     return done.stdout.strip() + done.stderr.strip()
 
 
-def test_an_edited_callee_is_seen_through_the_cache(tmp_path: Path) -> None:
-    """numba looks at the caller's file only, and would go on running the old callee."""
-    small_package(tmp_path, added=1)
-    assert run_in(tmp_path, KVRM_CORE="compiled") == "22"
+@pytest.mark.parametrize("decorator", ["kernel", "inner", "outlined"])
+def test_an_edited_callee_is_seen_through_the_cache(tmp_path: Path, decorator: str) -> None:
+    """numba looks at the caller's file only, and would go on running the old callee. Python may call each kind too."""
+    small_package(tmp_path, 1, decorator)
+    assert run_in(tmp_path, KVRM_CORE="compiled") == "22 11"
     assert list((tmp_path / "cache").rglob("*.nbi")), "nothing was cached, so this test could not fail"
-    small_package(tmp_path, added=5)
-    assert run_in(tmp_path, KVRM_CORE="compiled") == "30"
+    small_package(tmp_path, 5, decorator)
+    assert run_in(tmp_path, KVRM_CORE="compiled") == "30 15"
 
 
 def test_the_hash_covers_every_source_and_the_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +74,7 @@ def test_an_unwritable_cache_falls_back_to_a_temporary_folder_and_says_so(tmp_pa
     blocked = tmp_path / "blocked"
     blocked.write_text("a file where the cache folder should be")
     said = run_in(tmp_path, KVRM_CORE="compiled", XDG_CACHE_HOME=str(blocked))
-    assert said.startswith("22kvrm: compiled code is kept in ")
+    assert said.startswith("22 11kvrm: compiled code is kept in ")
     assert str(blocked) in said
 
 

@@ -40,9 +40,9 @@ def assert_same(case: Case, until_ns: int | None = None) -> None:
     assert len(run.steps) == len(expected.steps), where
     assert run.rows == expected.requests, where
     gaps = Counter(bucket_of(gap) for gap in expected.itl_ns)
-    found = run.replica.histograms[st.H_ITL]
+    found = run.replica.arrays.histograms[st.H_ITL]
     assert {int(b): int(found[b]) for b in found.nonzero()[0]} == dict(gaps), where
-    assert int(run.replica.tallies[st.H_ITL].total) == sum(expected.itl_ns), where
+    assert int(run.replica.arrays.tallies[st.H_ITL].total) == sum(expected.itl_ns), where
     assert int(run.replica.scalars[0].free_blocks) == expected.free_blocks, where
 
 
