@@ -111,6 +111,8 @@ def heading(found: Sequence[dict[str, Any]]) -> str:
     hardware = ", ".join(dict.fromkeys(str(run["hardware"]) for run in found))
     traces = ", ".join(dict.fromkeys(str(run["trace"]["name"]) for run in found))
     rows = f"{first['trace']['rows']:,} requests over {first['trace']['span_s']:,.0f} s"
+    if first["trace"].get("transforms"):
+        rows += f"; {first['trace']['transforms']}"
     status = "calibrated" if all(run["calibrated"] for run in found) else "uncalibrated"
     return f"{traces} ({rows}) · {models} on {hardware} · {status}"
 

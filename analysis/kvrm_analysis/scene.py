@@ -82,7 +82,7 @@ def caption(scene: Scene) -> str:
     if cut:
         parts.append(f"Beyond the axis ends: {', '.join(cut)}.")
     if not all(run["calibrated"] for run in scene.found):
-        parts.append("Uncalibrated: times follow from datasheet and published coefficients; they were not measured.")
+        parts.append("Uncalibrated: times follow from datasheet, published and assumed coefficients, none measured.")
     return " ".join(parts)
 
 

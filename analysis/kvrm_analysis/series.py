@@ -69,8 +69,11 @@ def integers(table: pa.Table, name: str) -> NDArray[np.int64]:
 
 
 def typical_itl_s(steps: pa.Table, grid: Grid) -> Floats:
-    """The median, over the windows of each bin, of their median inter-token gap, seconds."""
-    return _median(grid, integers(steps, "end_ns"), numbers(steps, "itl_p50_ns") / 1e9)
+    """The median, over the windows of each bin and weighted by their gaps, of their median inter-token gap, seconds.
+
+    Weighted, since a window of a few long steps holds far fewer tokens than one of many short ones.
+    """
+    return _weighted_median(grid, integers(steps, "end_ns"), numbers(steps, "itl_p50_ns") / 1e9, numbers(steps, "gaps"))
 
 
 def worst_itl_s(steps: pa.Table, grid: Grid) -> Floats:
@@ -113,6 +116,20 @@ def bursts(arrivals: Floats, span_bins: int) -> list[tuple[int, int]]:
     above = arrivals >= max(BURST_FACTOR * mean, mean + BURST_SIGMAS * np.sqrt(mean), 1.0)
     edges = np.flatnonzero(np.diff(np.concatenate([[False], above, [False]]).astype(np.int8)))
     return [(int(first), int(last)) for first, last in zip(edges[::2], edges[1::2], strict=True)]
+
+
+def _weighted_median(grid: Grid, times_ns: NDArray[np.int64], values: Floats, weights: Floats) -> Floats:
+    known = ~np.isnan(values)
+    at, values, weights = grid.bin_of(times_ns)[known], values[known], weights[known]
+    order = np.lexsort((values, at))
+    at, values, below = at[order], values[order], np.cumsum(weights[order])
+    result = np.full(grid.count, np.nan)
+    first, last = (np.searchsorted(at, np.arange(grid.count), side=side) for side in ("left", "right"))
+    for index in np.flatnonzero(last > first).tolist():
+        before = below[first[index] - 1] if first[index] else 0.0
+        half = before + (below[last[index] - 1] - before) / 2
+        result[index] = values[int(np.searchsorted(below, half))]
+    return result
 
 
 def _median(grid: Grid, times_ns: NDArray[np.int64], values: Floats) -> Floats:

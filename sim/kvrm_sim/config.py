@@ -1,7 +1,7 @@
 """ReplicaConfig: everything that decides what one replica does, as one frozen object that reads and writes TOML.
 
-``run.toml`` of a run holds exactly this object (``to_toml``); the same TOML gives the same run. The parts live in
-their own files and are exported here: ``policy.py``, ``model.py``, ``hardware.py``.
+``run.toml`` of a run holds this object and what it was run on (provenance.py); the same TOML and trace give the same
+run. The parts live in their own files and are exported here: ``policy.py``, ``model.py``, ``hardware.py``.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, model_validator
 
+from kvrm_sim.errors import ConfigError
 from kvrm_sim.hardware import Coefficient, HardwareProfile
 from kvrm_sim.model import ModelSpec
 from kvrm_sim.policy import Launch, Pager, Policy, Read, Reserve, Schedule, Transport
@@ -24,7 +25,7 @@ from kvrm_sim.registry import (
     model_names,
     policy_names,
 )
-from kvrm_sim.tables import PositiveInt, Table, read_toml
+from kvrm_sim.tables import PositiveInt, Table, parse_toml, prefixed, read_toml
 
 __all__ = [
     "Coefficient",
@@ -99,8 +100,13 @@ class ReplicaConfig(Table):
 
     @classmethod
     def from_file(cls, path: str | Path) -> Self:
-        """Read a whole configuration from a TOML file, as ``to_toml`` writes it."""
-        return cls.from_toml(read_toml(Path(path)), source=str(path))
+        """Read a whole configuration from a TOML file; the [trace] and [run] of a run.toml are passed over."""
+        source = str(path)
+        values = parse_toml(read_toml(Path(path)), source)
+        try:
+            return cls.from_dict({key: value for key, value in values.items() if key not in ("trace", "run")})
+        except ConfigError as error:
+            raise prefixed(error, source) from None
 
     @property
     def limit_tokens(self) -> int:

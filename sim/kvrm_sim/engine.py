@@ -26,6 +26,7 @@ from kvrm_sim.config import ReplicaConfig
 from kvrm_sim.derivation import parameters_of
 from kvrm_sim.feed import arrival_chunks
 from kvrm_sim.memory import plan_memory
+from kvrm_sim.provenance import run_toml
 from kvrm_sim.records import RunWriter
 from kvrm_sim.replica import Replica, Sinks
 from kvrm_sim.result import Collector, RunResult
@@ -275,10 +276,11 @@ def run(
             plan=plan,
             config=config,
             trace=trace.info,
+            transforms=trace.transforms,
             wall_s=time.perf_counter() - started,
             peak_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         )
-        writer.document(summary, config.to_toml())
+        writer.document(summary, run_toml(trace, config, driver=driver, stop_at_s=stop_at_s))
         writer.commit()
     return RunResult(
         summary=summary,

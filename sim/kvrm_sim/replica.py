@@ -235,15 +235,16 @@ class Replica:
     def _error(self) -> KvrmError:
         s = self.scalars[0]
         row, detail, status = int(s.error_request), int(s.error_detail), int(s.status)
+        who = f"request {row} (counted from 0 in order of arrival, as replayed)"
         if status == st.E_OVER_LIMIT:
             limit = int(self.parameters.record[0].limit_tokens)
             return InputError(
-                f"row {row}: prompt + output = {detail} tokens, over the limit of {limit}: pass --over-limit reject or "
+                f"{who}: prompt + output = {detail} tokens, over the limit of {limit}: pass --over-limit reject or "
                 "truncate, or a model with a longer context"
             )
         if status == st.E_NO_DECLARED:
             return InputError(
-                f"row {row}: no declared_max_tokens, which reserve mode 'declared' needs: convert the trace with that "
+                f"{who}: no declared_max_tokens, which reserve mode 'declared' needs: convert the trace with that "
                 "column, or set reserve.declared_default_tokens"
             )
         if status == st.E_NO_PROGRESS:

@@ -90,6 +90,7 @@ def summarize(
     trace: TraceInfo,
     wall_s: float,
     peak_rss_bytes: int | None,
+    transforms: str | None = None,
     extra_warnings: Sequence[str] = (),
     burstiness: Mapping[str, float | None] | None = None,
 ) -> dict[str, Any]:
@@ -108,7 +109,13 @@ def summarize(
         "tensor_parallel": config.tensor_parallel,
         "calibrated": config.hardware.calibrated,
         "prefill": config.policy.schedule.prefill,
-        "trace": {"name": trace.name, "sha256": trace.sha256, "rows": trace.rows, "span_s": trace.span_ns / 1e9},
+        "trace": {
+            "name": trace.name,
+            "sha256": trace.sha256,
+            "rows": trace.rows,
+            "span_s": trace.span_ns / 1e9,
+            "transforms": transforms,
+        },
         "counts": _counts(s),
         "audit": audit_line(_counts(s)),
         "overloaded": is_overloaded(ended.params, s, waiting_tenths, ended.end_ns),

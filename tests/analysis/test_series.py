@@ -38,8 +38,11 @@ def table(times_ns: list[int], **columns: list[int] | list[int | None]) -> pa.Ta
 def test_latency_bins_hold_the_median_and_the_worst_and_gaps_stay_open() -> None:
     grid = grid_of(100.0)
     times = [0, S // 2, S // 3, 2 * S]
-    steps = table(times, itl_p50_ns=[1, 3, 2, None], itl_p99_ns=[10, 30, 20, None])
+    steps = table(times, itl_p50_ns=[1, 3, 2, None], itl_p99_ns=[10, 30, 20, None], gaps=[5, 5, 5, 0])
     assert typical_itl_s(steps, grid)[0] == 2e-9
+    few_long = table(times, itl_p50_ns=[1, 3, 2, None], gaps=[50, 5, 5, 0])
+    assert typical_itl_s(few_long, grid)[0] == 1e-9  # most tokens came in the first window
+    assert np.isnan(typical_itl_s(steps, grid)[1:]).all()
     assert worst_itl_s(steps, grid)[0] == 30e-9
     assert np.isnan(worst_itl_s(steps, grid)[1:]).all()
     requests = table([0, 0, S], first_token_ns=[5, 7, None])

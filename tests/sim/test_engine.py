@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from kvrm_sim.config import ReplicaConfig
 from kvrm_sim.derivation import parameters_of
 from kvrm_sim.engine import run
 from kvrm_sim.memory import plan_memory
+from kvrm_traces import open_trace
 from tests.sim.small_replays import Row, S, random_rows, tiny, trace_of
 
 Seen = list[tuple[str, int, int]]
@@ -172,3 +174,16 @@ def test_parameters_of_the_engine_are_those_of_the_plan() -> None:
     assert (p.steady_from_ns, p.steady_until_ns) == (S, 10 * S)
     assert p.log_events == 0
     assert parameters_of(config, plan_memory(config), span_ns=None).record[0].steady_until_ns == st.NEVER
+
+
+def test_run_toml_says_what_was_run_and_reads_back_as_the_configuration(tmp_path: Path) -> None:
+    """DESIGN section 7: whole configuration, versions, trace hash; also what was done to the trace before the run."""
+    trace = open_trace("azure-conv-like", rows=60).limit(30).speedup(2.0)
+    run(trace, tiny("kv-rm"), out=tmp_path / "run", stop_at_s=1.0)
+    found = tomllib.loads((tmp_path / "run" / "run.toml").read_text())
+    assert found["trace"]["sha256"] == trace.info.sha256
+    assert found["trace"]["rows"] == 30
+    assert found["trace"]["transforms"] == "limit 30, speedup 2"
+    assert found["run"]["stop_at_s"] == 1.0
+    assert {"driver", "python", "kvrm", "numba", "numpy"} <= set(found["run"])
+    assert ReplicaConfig.from_file(tmp_path / "run" / "run.toml") == tiny("kv-rm")

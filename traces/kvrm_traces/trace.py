@@ -46,6 +46,11 @@ class Trace:
             return self._base
         return _told(self._base, self._selection.words(), self.batches(columns=("arrival_ns",)))
 
+    @property
+    def transforms(self) -> str | None:
+        """What was done to the trace as opened, in the order in which it applies; None when nothing was."""
+        return self._selection.words() or None
+
     def batches(self, rows: int = 65536, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Yield canonical batches, sorted by arrival, first arrival 0, each of 1 to `rows` rows.
 
