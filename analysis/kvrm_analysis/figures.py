@@ -25,7 +25,7 @@ from kvrm_analysis.style import look, save
 
 #: Text width of a page: nothing is scaled when the figure spans it.
 WIDTH_INCHES = 7.4
-CAPTION_COLUMNS = 132
+CAPTION_COLUMNS = 124
 
 
 def compare_figure(runs: Sequence[RunLike], path: str | Path) -> Path:
