@@ -108,3 +108,8 @@ def test_a_built_in_trace_needs_a_positive_length_and_seed() -> None:
         open_trace("chat-burst", rows=0)
     with pytest.raises(TraceError, match="seed -1: must be"):
         open_trace("chat-burst", seed=-1)
+
+
+def test_a_length_beyond_any_use_is_refused_at_once() -> None:
+    with pytest.raises(TraceError, match="at most 10,000,000,000 requests"):
+        open_trace("chat-burst", rows=10**19)

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from kvrm_traces.arrow import int64_column, int64_values
+from kvrm_traces.errors import TraceError
 from kvrm_traces.measure import Clock
 from kvrm_traces.schema import REQUIRED, TraceInfo, pace, schema_of
 from kvrm_traces.selection import checked_count
@@ -74,10 +75,16 @@ def _drawn(lengths: Lengths, rng: np.random.Generator) -> Iterator[npt.NDArray[n
         yield lengths.draw(rng, BLOCK_ROWS)
 
 
+#: More than a year of the busiest public traces; beyond it a length is a slip of the hand.
+MOST_ROWS = 10_000_000_000
+
+
 def open_builtin(name: str, *, rows: int | None = None, seed: int = 0) -> Trace:
     """The built-in trace of this name (a key of BUILTINS), `rows` requests long (default: the preset's)."""
     preset = _PRESETS[name]
     count = checked_count("rows", preset.rows if rows is None else rows, 1)
+    if count > MOST_ROWS:
+        raise TraceError(f"rows {count}: a built-in trace has at most {MOST_ROWS:,} requests")
     checked_count("seed", seed, 0)
     store = BuiltinStore(preset, count, seed)
     clock = Clock()
