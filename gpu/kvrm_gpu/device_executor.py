@@ -93,9 +93,13 @@ class DeviceExecutor:
         self._resumed_ns = self._clock()
         # The weights were drawn on the default stream, which no other stream waits for.
         backend.finish()
+        #: Nanoseconds of each capture.
+        self.captures_ns: list[int] = []
         for batch in plan.batch_sizes:
             for context in plan.context_buckets_tokens:
+                begun = self._clock()
                 self._decode.capture(self._shape(batch, context, graph=True))
+                self.captures_ns.append(self._clock() - begun)
 
     def _build(self, config: ReplicaConfig, plan: MemoryPlan) -> None:
         backend, policy = self.backend, self._policy
@@ -155,11 +159,8 @@ class DeviceExecutor:
         """Enqueue a step. Raises what commit, transfer and replay raise."""
         self._parts.reset()
         flight = _Flight(0, None, [], self._resumed_ns)
-        chunks = self._chunks(plan, flight.deliveries)
-        if plan.decoding:
-            self._commit(plan, flight)
-        else:
-            flight.host_ns = self._clock()
+        chunks = self._chunks(plan, flight)
+        self._commit(plan, flight)
         if self._moves is not None and plan.descriptor.num_groups:
             begun = self._clock()
             engine, pool, staging = self._moves
@@ -170,7 +171,7 @@ class DeviceExecutor:
         self._flights[plan.number] = flight
         return plan.number
 
-    def _chunks(self, plan: StepPlan, deliveries: list[tuple[int, int]]) -> list[Chunk]:
+    def _chunks(self, plan: StepPlan, flight: _Flight) -> list[Chunk]:
         after = self._committer.wire.slots + ECHO_WORDS
         chunks = []
         for planned in plan.chunks:
@@ -178,12 +179,14 @@ class DeviceExecutor:
                 self._admissions += 1
                 self._owners[planned.stage_row] = self._admissions
             if planned.row not in self.sequences:
+                begun = self._clock()
                 self.sequences[planned.row] = self._prompt(planned.row, planned.known).tolist()
+                flight.begun_ns += self._clock() - begun  # a prompt comes with its request: no server draws it
             known = self.sequences[planned.row]
             tokens = np.array(known[planned.start : planned.start + planned.tokens], np.int64)
             chunks.append(Chunk(tokens, planned.start, planned.table, planned.gives_token))
             if planned.gives_token:
-                deliveries.append((planned.row, after))
+                flight.deliveries.append((planned.row, after))
                 after += 1
         return chunks
 

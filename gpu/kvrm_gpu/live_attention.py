@@ -70,11 +70,13 @@ def _attend_rows(
                         greatest = score
                 totals[:] = 0.0
                 weights = np.float32(0.0)
+                # Of a row without a live token nothing is kept, but it has to cost as much: no exp(inf).
+                peak = greatest if live_end > start else np.float32(0.0)
                 for token in range(start, end):
                     logical = token // block_size
                     block = tables[row, logical] if paged else min(tables[row, 0] + logical, cache.shape[0] - 1)
                     offset = token - logical * block_size
-                    weight = np.float32(math.exp(scores[token - start] - greatest))
+                    weight = np.float32(math.exp(scores[token - start] - peak))
                     part = 0 if token < live_end else 1
                     if part == 0:
                         weights += weight

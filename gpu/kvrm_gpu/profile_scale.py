@@ -1,0 +1,87 @@
+"""How large the replica is that calibration and validation run: slots, blocks, limit, pool, and what a policy becomes.
+
+`smoke` is for a CPU and a small model: a step takes about a millisecond, so six policies at three loads take minutes.
+`device` is for an accelerator. Both change sizes only, with one exception, said in every report: a policy with
+piecewise mixed steps runs them kernel by kernel, because the device's executor has no piecewise graphs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvrm_sim.config import HardwareProfile, ModelSpec, Policy, ReplicaConfig, load_policy
+from kvrm_sim.tables import guess
+
+#: The presets that the device executes, in the order of every report.
+POLICIES = ("static", "bucketed", "dynamic", "graph-paged", "kv-rm", "kv-rm-delta")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scale:
+    """Sizes of the replica, and by how much a trace's prompts and outputs are divided."""
+
+    name: str
+    slots: int
+    block_size_tokens: int
+    limit_tokens: int
+    token_budget: int
+    pool_blocks: int
+    length_divisor: int
+
+    def policy(self, name: str) -> Policy:
+        """A preset at this scale."""
+        preset = load_policy(name)
+        changes: dict[str, object] = {
+            "schedule.slots": self.slots,
+            "pager.block_size_tokens": self.block_size_tokens,
+            "schedule.token_budget": self.token_budget,
+        }
+        if preset.launch.mode == "graph" and preset.launch.mixed == "piecewise":
+            changes["launch.mixed"] = "eager"
+        return preset.override(changes)
+
+    def config(
+        self, policy: str, model: ModelSpec, hardware: HardwareProfile, *, pool_blocks: int | None = None, seed: int = 0
+    ) -> ReplicaConfig:
+        """A replica of this scale. ``pool_blocks``: another pool than the scale's."""
+        return ReplicaConfig(
+            model=model,
+            hardware=hardware,
+            policy=self.policy(policy),
+            pool_blocks=pool_blocks or self.pool_blocks,
+            max_context_tokens=min(self.limit_tokens, model.max_context_tokens),
+            window_s=0.0,
+            seed=seed,
+        )
+
+
+SCALES = {
+    scale.name: scale
+    for scale in (
+        Scale(
+            name="smoke",
+            slots=16,
+            block_size_tokens=16,
+            limit_tokens=256,
+            token_budget=128,
+            pool_blocks=96,
+            length_divisor=16,
+        ),
+        Scale(
+            name="device",
+            slots=64,
+            block_size_tokens=16,
+            limit_tokens=4096,
+            token_budget=2048,
+            pool_blocks=6144,
+            length_divisor=1,
+        ),
+    )
+}
+
+
+def scale_named(name: str) -> Scale:
+    """A scale by its name. Raises ValueError with the known ones."""
+    if name not in SCALES:
+        raise ValueError(f"scale {name!r} is unknown{guess(name, SCALES)} (known: {', '.join(SCALES)})")
+    return SCALES[name]
