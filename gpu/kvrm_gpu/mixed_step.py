@@ -124,9 +124,8 @@ class MixedStep:
     def _body(self, rows: int, chunks: Sequence[Chunk], reads_table: bool, context_tokens: int) -> None:
         model, fields, ops = self._model, self._fields, self._backend.ops
         count = sum(len(chunk.tokens) for chunk in chunks)
-        if rows:
-            ops.apply_patches(self._resident, wire=self._wire)
-            ops.check_descriptor(self._resident, self._echo, wire=self._wire)
+        ops.apply_patches(self._resident, wire=self._wire)
+        ops.check_descriptor(self._resident, self._echo, wire=self._wire)
         words = self._packet.view(torch.int64)
         tokens, positions, slots = (
             torch.cat((fields[name][:rows].long(), words[at * count : (at + 1) * count]))
