@@ -187,8 +187,9 @@ def _chunk(replica: Replica, stage_row: int) -> PrefillChunk:
     p = replica.parameters.record[0]
     end = int(r.computed + r.planned)
     blocks = -(-end // int(p.block_size))
-    start = int(r.run_start)
-    paged = bool(replica.parameters.paged)
-    table = replica.table[stage_row, :blocks].copy() if paged else np.arange(start, start + blocks, dtype=np.int64)
+    if replica.parameters.paged:
+        table = replica.table[stage_row, :blocks].copy()
+    else:
+        table = np.arange(r.run_start, r.run_start + blocks, dtype=np.int64)
     known = int(q.prompt_tokens + q.delivered)
     return PrefillChunk(int(q.row), stage_row, int(r.computed), int(r.planned), known, table)

@@ -92,10 +92,10 @@ PARAMS = _record(
 
 #: One replica's scalars.
 SCALARS = _record(
-    "now_ns", "phase", "status", "error_request", "error_detail", "final", "known_until_ns", "next_arrival",
+    "now_ns", "phase", "status", "error_request", "error_detail", "known_until_ns", "next_arrival",
     "num_arrivals",
     # requests
-    "waiting_head", "waiting_tail", "num_waiting", "arena_free", "arena_used", "injected", "completed", "rejected",
+    "waiting_head", "waiting_tail", "num_waiting", "arena_free", "injected", "completed", "rejected",
     "truncated",
     "last_finish_ns", "first_arrival_ns", "last_arrival_ns",
     # running, in admission order
