@@ -4,6 +4,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 JOBS   ?= 2
+# EXTRAS=dev leaves torch out: then the device's tests are not collected, and everything else runs.
+EXTRAS ?= dev,gpu
 PYTEST := $(BIN)/python -m pytest -q
 
 .DEFAULT_GOAL := help
@@ -16,7 +18,7 @@ setup: $(STAMP)  ## create .venv if absent and install kvrm with the tools for d
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
 	touch $@
 
 run: setup  ## compare six decoders on a built-in trace: a table, and the path of the figure
@@ -42,8 +44,7 @@ check: lint  ## lint, and the quick tests once; changes nothing in the tree
 bench: setup  ## speed and memory of the simulator, one core
 	$(BIN)/python -m tests.bench
 
-gpu: setup  ## the tests that need an accelerator (extra `gpu`)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,gpu]'
+gpu: setup  ## the device's tests: on the accelerator where there is one, else on the CPU
 	$(PYTEST) tests/gpu
 
 docs: setup  ## check that the commands of the README and the docs work as written
