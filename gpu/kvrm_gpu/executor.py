@@ -190,7 +190,7 @@ class DeviceExecutor:
 
     def _submit_decode(self, replica: Replica) -> tuple[Commitment, list[tuple[int, int]]]:
         step, d = replica.steps[0], self._descriptor
-        d.fill(self._params, replica.scalars, replica.steps, replica.rows, replica.blocks, replica.table)
+        d.fill(self._params, replica.scalars, replica.steps, replica.rows, replica.blocks, replica.keys, replica.table)
         if self._transfer is not None:
             engine, pool, staging = self._transfer
             engine.move(pool, staging, d.groups[: d.num_groups])

@@ -18,6 +18,7 @@ from kvrm_sim.meters import (
     weigh_memory,
 )
 from kvrm_sim.pager import blocks_for, release_row
+from kvrm_sim.prefix import give_keys
 from kvrm_sim.request import finish_request, known_tokens, log_event
 from kvrm_sim.rowlist import close_row
 from kvrm_sim.state import EV_FINISH, EV_FIRST_TOKEN, H_TTFT, NONE, Arrays, Ints, Record
@@ -50,6 +51,7 @@ def _account(p: Record, s: Record, step: Record, waiting_tenths: Ints) -> None:
     s.needed_tokens += step.needed_tokens
     s.rounds += step.rounds
     s.read_tokens += step.read_tokens
+    s.copied_blocks += step.copied_blocks
     s.submit_ns += step.submit_ns
     s.move_ns += step.move_ns
     weigh_memory(s, step)
@@ -109,7 +111,12 @@ def _end_prefills(p: Record, s: Record, a: Arrays, finishing: int) -> int:
         row = a.rows["prefill"][at]
         r = a.rows[row]
         q = a.requests[r.request]
+        written = r.computed // p.block_size
+        r.begun = 1
         r.computed += r.planned
+        keyed = min(r.computed // p.block_size, q.num_keys)
+        if written < keyed:
+            give_keys(p, s, a.blocks, a.keys, a.ids, a.table, row, q.ids_at, written, keyed)
         if r.computed < known_tokens(q):
             s.used_prefill += r.computed
             continue
@@ -140,7 +147,7 @@ def _finish_rows(p: Record, s: Record, a: Arrays, count: int) -> None:
         request = a.rows[row].request
         q = a.requests[request]
         if a.rows[row].decoding:
-            leave_decoding(p, s, a.requests, a.rows, a.heads, row)
+            leave_decoding(p, s, a.requests, a.rows, a.heads, a.table, row)
             q.delivered = q.output_tokens
         release_row(p, s, a.rows, a.blocks, a.tree, a.table, row, blocks_for(p, q.reserved_tokens))
         close_row(s, a.rows, row)

@@ -9,6 +9,7 @@ from kvrm_sim.compiled import kernel, outlined
 from kvrm_sim.cost import GRAPH
 from kvrm_sim.decoding import FULL, READ_STAGED, row_computed
 from kvrm_sim.pager import PAGED, blocks_for
+from kvrm_sim.prefix import available_blocks, is_cached
 from kvrm_sim.state import NONE, OK, Ints, Record, Records
 from kvrm_sim.transport import MERGE_ADJACENT
 
@@ -24,12 +25,13 @@ from kvrm_sim.transport import MERGE_ADJACENT
     TIME_PARTS,
     TRANSPORT,
     PADDING,
-) = range(1, 12)
+    SHARING,
+) = range(1, 13)
 
 #: What each code means, for the error that Python raises.
 INVARIANTS = {
-    FREE_COUNT: "free + used = total blocks",
-    OWNERSHIP: "each held block has exactly one owner and is not free",
+    FREE_COUNT: "free + evictable + held = total blocks",
+    OWNERSHIP: "each held block has one owner, or as many as it has references, and is not free",
     CAPACITY: "a row holds the blocks of what it has written and is about to write",
     RUNS: "runs equal those of the block tables",
     SUMS: "the sums over decoding rows equal their recount",
@@ -38,6 +40,7 @@ INVARIANTS = {
     DRAIN: "nothing is held when nothing runs",
     TIME_PARTS: "exposed parts add up to the step, and none is negative",
     TRANSPORT: "groups and blocks equal those enumerated from the tables",
+    SHARING: "evictable blocks are the keyed ones that nobody holds, each key has one block and is found",
     PADDING: "a captured batch covers its rows and their slots",
 }
 
@@ -56,9 +59,15 @@ def _check_row(p: Record, s: Record, rows: Records, blocks: Records, table: Ints
     runs = 0
     for logical in range(r.blocks):
         block = table[row, logical]
-        if block < 1 or blocks[block].mark == s.check_stamp or blocks[block].free != 0:
+        if block < 1 or blocks[block].free != 0:
             return OWNERSHIP
-        blocks[block].mark = s.check_stamp
+        if p.sharing:
+            # Marks of a shared block go up by one an owner; _check_sharing compares them with its references.
+            blocks[block].mark = max(blocks[block].mark, s.check_stamp) + 1
+        else:
+            if blocks[block].mark == s.check_stamp:
+                return OWNERSHIP
+            blocks[block].mark = s.check_stamp
         if logical == 0 or table[row, logical - 1] + 1 != block:
             runs += 1
     if runs != r.runs:
@@ -68,7 +77,7 @@ def _check_row(p: Record, s: Record, rows: Records, blocks: Records, table: Ints
 
 @kernel
 def _check_rows(p: Record, s: Record, rows: Records, blocks: Records, table: Ints, writes: int) -> int:
-    s.check_stamp += 1
+    s.check_stamp += 1 + p.slots
     held, runs, decoding, total, live, order = 0, 0, 0, 0, 0, NONE
     row = s.running_head
     while row != NONE:
@@ -89,7 +98,7 @@ def _check_rows(p: Record, s: Record, rows: Records, blocks: Records, table: Int
             decoding += 1
             total += computed
         row = r.next
-    if held + s.free_blocks != p.pool_blocks:
+    if held - s.shared_again + s.free_blocks + s.evictable != p.pool_blocks:
         return FREE_COUNT
     if runs != s.total_runs:
         return RUNS
@@ -107,6 +116,36 @@ def _check_free(p: Record, s: Record, blocks: Records) -> int:
         free += blocks[block].free
     if free != s.free_blocks or blocks[0].free != 0:
         return FREE_COUNT
+    return OK
+
+
+@kernel
+def _check_sharing(p: Record, s: Record, blocks: Records, keys: Ints) -> int:
+    """References equal the owners counted by `_check_rows`; keys and evictable blocks are what they should be."""
+    again, evictable, keyed = 0, 0, 0
+    for block in range(1, p.pool_blocks + 1):
+        b = blocks[block]
+        owners = max(b.mark - s.check_stamp, 0)
+        if b.refs != owners:
+            return OWNERSHIP
+        again += max(owners - 1, 0)
+        if b.key != NONE:
+            keyed += 1
+            if b.free != 0 or not is_cached(p, blocks, keys, block):
+                return SHARING
+            evictable += 1 if owners == 0 else 0
+        elif owners == 0 and b.free == 0:
+            return SHARING
+    found, block, before = 0, s.least_recent, 0
+    while block != 0:
+        if blocks[block].refs != 0 or blocks[block].key == NONE or blocks[block].previous != before:
+            return SHARING
+        found += 1
+        before, block = block, blocks[block].next
+    for slot in range(p.key_slots):
+        keyed -= 1 if keys[slot, 1] != 0 else 0
+    if again != s.shared_again or evictable != s.evictable or found != evictable or keyed != 0:
+        return SHARING
     return OK
 
 
@@ -165,7 +204,7 @@ def _check_step(s: Record, step: Record) -> int:
 
 @outlined
 def broken_invariant(
-    p: Record, s: Record, step: Record, rows: Records, blocks: Records, table: Ints, planned: bool
+    p: Record, s: Record, step: Record, rows: Records, blocks: Records, keys: Ints, table: Ints, planned: bool
 ) -> int:
     """The first invariant that does not hold after a decision, or OK."""
     broken = _check_free(p, s, blocks)
@@ -173,12 +212,14 @@ def broken_invariant(
         # Decoding rows write in this step unless it is one of prefills alone.
         writes = 1 if planned and step.decode_rows > 0 else 0
         broken = _check_rows(p, s, rows, blocks, table, writes)
+    if broken == OK and p.sharing:
+        broken = _check_sharing(p, s, blocks, keys)
     if broken != OK:
         return broken
     if s.injected != s.completed + s.rejected + s.truncated + s.num_running + s.num_waiting:
         return CONSERVATION
     if s.num_running == 0 and (
-        s.free_blocks != p.pool_blocks or s.total_runs != 0 or s.reserved_blocks != 0 or s.used_prefill != 0
+        available_blocks(s) != p.pool_blocks or s.total_runs != 0 or s.reserved_blocks != 0 or s.used_prefill != 0
     ):
         return DRAIN
     if not planned:

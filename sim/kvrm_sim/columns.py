@@ -15,7 +15,9 @@ from kvrm_sim.state import END_REASONS, NONE, OUT, OUTCOMES, POOL_SAMPLES, RUN_C
 #: Columns that are named otherwise in the files than in the core's records.
 RENAMED = {"delivered": "delivered_tokens"}
 WORDS = {"outcome": OUTCOMES, "reason": END_REASONS}
-NULLABLE = frozenset({"admitted_ns", "first_token_ns", "finish_ns", "itl_p50_ns", "itl_p99_ns", "itl_max_ns"})
+NULLABLE = frozenset(
+    {"admitted_ns", "first_token_ns", "finish_ns", "itl_p50_ns", "itl_p99_ns", "itl_max_ns", "hit_tokens"}
+)
 
 _POOL_NAMES: tuple[str, ...] = POOL_SAMPLES.names or ()
 

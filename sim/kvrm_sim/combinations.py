@@ -58,6 +58,33 @@ def _placement(policy: Policy) -> Iterator[str]:
         )
 
 
+def _pager(policy: Policy) -> Iterator[str]:
+    pager = policy.pager
+    if pager.placement != "extent":
+        yield from _idle(pager, ("extent_blocks",), f'with pager.placement = "{pager.placement}"')
+    if pager.placement not in ("lifo", "fifo"):
+        why = f'with pager.placement = "{pager.placement}", whose choice does not depend on the order of the releases'
+        yield from _idle(pager, ("release_order",), why)
+    if pager.prefix_sharing and not policy.paged:
+        yield (
+            'pager.prefix_sharing needs reserve.mode = "paged": a block of a contiguous reservation '
+            f'("{policy.reserve.mode}") cannot be another request\'s as well'
+        )
+    if not pager.prefix_sharing:
+        yield from _idle(pager, ("partial_tail",), "without pager.prefix_sharing")
+    elif policy.schedule.prefill == "none":
+        yield from _idle(pager, ("partial_tail",), 'with schedule.prefill = "none", where no prompt is computed')
+
+
+def _order(policy: Policy) -> Iterator[str]:
+    schedule = policy.schedule
+    if schedule.order == "fcfs":
+        yield from _idle(schedule, ("aging_s",), 'with schedule.order = "fcfs", which serves by age alone')
+    if not policy.paged:
+        why = "with a contiguous reservation, which is never preempted"
+        yield from _idle(schedule, ("victim",), why)
+
+
 def _reserve(policy: Policy) -> Iterator[str]:
     reserve = policy.reserve
     if reserve.mode == "bucket" and reserve.buckets_tokens is None:
@@ -121,4 +148,13 @@ def _schedule(policy: Policy) -> Iterator[str]:
             yield 'schedule.admission = "first_chunk" has no effect with a contiguous reservation, which is taken whole'
 
 
-_RULES: tuple[Callable[[Policy], Iterator[str]], ...] = (_reads, _placement, _reserve, _launch, _transport, _schedule)
+_RULES: tuple[Callable[[Policy], Iterator[str]], ...] = (
+    _reads,
+    _placement,
+    _pager,
+    _reserve,
+    _launch,
+    _transport,
+    _schedule,
+    _order,
+)

@@ -47,6 +47,7 @@ from kvrm_sim.state import (
     Record,
     Records,
 )
+from kvrm_sim.waiting import pop_waiting
 
 #: Decisions in a row that plan nothing while requests wait before that is called an error.
 STUCK_DECISIONS = 1000
@@ -61,6 +62,8 @@ def open_replica(p: Record, s: Record, a: Arrays) -> None:
     s.waiting_head = NONE
     s.waiting_tail = NONE
     s.arena_free = NONE
+    s.chain_request = NONE
+    s.chain_awaits = NONE
     s.known_until_ns = 0
     s.spike_low = BUCKETS
     s.spike_high = NONE
@@ -197,18 +200,17 @@ def span(
 
 
 @inner
-def _emit_unfinished(s: Record, a: Arrays) -> None:
+def _emit_unfinished(p: Record, s: Record, a: Arrays) -> None:
     row = s.running_head
     while row != NONE:
         request = a.rows[row].request
         a.requests[request].delivered = row_delivered(s, a.rows, a.requests, row)
         emit(s, a.requests[request], a.out, UNFINISHED, R_STOPPED, NONE)
         row = a.rows[row].next
-    request = s.waiting_head
-    while request != NONE:
-        emit(s, a.requests[request], a.out, UNFINISHED, R_STOPPED, NONE)
-        request = a.requests[request].next
     s.unfinished = s.num_running + s.num_waiting
+    while s.waiting_head != NONE:
+        request = pop_waiting(p, s, a.requests)
+        emit(s, a.requests[request], a.out, UNFINISHED, R_STOPPED, NONE)
 
 
 @outlined
@@ -224,6 +226,6 @@ def replica_edge(edge: int, params: Records, scalars: Records, a: Arrays, first:
     elif edge == GREW:
         open_arena(s, a.requests, first)
     else:
-        _emit_unfinished(s, a)
+        _emit_unfinished(params[0], s, a)
         close_spike_window(s, a.tallies, a.histograms)
         close_window(s, a.histograms, a.windows)

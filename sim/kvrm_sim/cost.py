@@ -74,22 +74,24 @@ def asynchronous_launch_ns(p: Record, step: Record) -> int:
 
 @kernel
 def submit_ns(p: Record, step: Record) -> int:
-    """Host time to submit the step's transfers; it blocks the scheduler."""
+    """Host time to submit the step's transfers; it blocks the scheduler. One kernel copies all partial tails."""
+    tails = p.tail_kernel_ns if step.copied_blocks > 0 else 0.0
     if step.groups == 0:
-        return 0
+        return _round(tails)
     if p.submission == KERNEL:
         # At layer scope the gather is a kernel of the step itself and counted among its launches.
-        return 0 if p.scope == LAYER else _round(p.submit_call_ns * step.rounds)
+        return _round(tails + (0.0 if p.scope == LAYER else p.submit_call_ns * step.rounds))
     if p.submission == PER_COPY:
-        return _round(p.submit_call_ns * step.segments)
+        return _round(tails + p.submit_call_ns * step.segments)
     calls = (step.segments + BATCH_DESCRIPTORS - 1) // BATCH_DESCRIPTORS
-    return _round(p.submit_call_ns * calls + p.submit_descriptor_ns * step.segments)
+    return _round(tails + p.submit_call_ns * calls + p.submit_descriptor_ns * step.segments)
 
 
 @kernel
 def move_ns(p: Record, step: Record) -> int:
-    """Device time of the transfers: a fixed cost a segment, then the payload."""
-    return _round(p.copy_segment_ns * step.segments + p.copy_block_ns * step.moved_blocks)
+    """Device time of the transfers: a fixed cost a segment, then the payload. A copied tail is one block."""
+    tails = step.copied_blocks * (p.copy_segment_ns * p.tail_segments + p.copy_block_ns)
+    return _round(p.copy_segment_ns * step.segments + p.copy_block_ns * step.moved_blocks + tails)
 
 
 @kernel

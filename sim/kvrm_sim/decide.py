@@ -5,6 +5,7 @@ from __future__ import annotations
 from kvrm_sim.compiled import inner, kernel
 from kvrm_sim.cost import time_step
 from kvrm_sim.launch import choose_launch
+from kvrm_sim.prefix import available_blocks
 from kvrm_sim.scheduler import schedule
 from kvrm_sim.state import Arrays, Record
 from kvrm_sim.transport import count_transfers
@@ -21,6 +22,8 @@ def _open_step(s: Record, step: Record) -> None:
     step.sampled_rows = 0
     step.preempted = 0
     step.admitted = 0
+    step.hit_tokens = 0
+    step.copied_blocks = 0
     s.num_prefill = 0
 
 
@@ -38,8 +41,9 @@ def decide(p: Record, s: Record, step: Record, a: Arrays) -> bool:
     step.blocks_freed = s.blocks_freed
     s.blocks_freed = 0
     step.reserved_blocks = s.reserved_blocks
-    step.allocated_blocks = p.pool_blocks - s.free_blocks
-    step.used_tokens = s.sum_computed + s.used_prefill
+    step.allocated_blocks = p.pool_blocks - available_blocks(s)
+    step.used_tokens = s.sum_computed + s.used_prefill - p.block_size * s.shared_again
+    step.cached_blocks = s.evictable
     step.waiting = s.num_waiting
     time_step(p, step)
     step.end_ns = step.start_ns + step.duration_ns

@@ -72,7 +72,7 @@ def _drop(members: Ints, size: int, row: int) -> int:
 
 
 @outlined
-def leave_decoding(p: Record, s: Record, requests: Records, rows: Records, heads: Ints, row: int) -> None:
+def leave_decoding(p: Record, s: Record, requests: Records, rows: Records, heads: Ints, table: Ints, row: int) -> None:
     """A row finished or was preempted: out of the wheels and the sums."""
     remove_from_wheels(p, rows, heads, row)
     rows[row].decoding = 0
@@ -85,6 +85,13 @@ def leave_decoding(p: Record, s: Record, requests: Records, rows: Records, heads
     if p.read == READ_STAGED:
         s.stage_blocks -= rows[row].blocks
         s.stage_runs -= rows[row].runs
+        if rows[row].blocks > blocks_for(p, rows[row].origin + s.decode_counter):
+            # A victim that has just been given the block of its next token, which is not counted as history yet.
+            opened = opens_run(rows, table, row)
+            s.stage_blocks += 1
+            s.stage_runs += opened
+            s.pending_blocks -= 1
+            s.pending_runs -= opened
         s.num_unstaged = _drop(rows["unstaged"], s.num_unstaged, row)
 
 

@@ -10,10 +10,12 @@ from typing import Any, get_args
 
 from kvrm_sim import policy as words
 from kvrm_sim.config import OverLimit, ReplicaConfig
+from kvrm_sim.errors import ConfigError
 from kvrm_sim.memory import MemoryPlan
 from kvrm_sim.pager import PAGED
 from kvrm_sim.parameters import CoreParameters, core_parameters
 from kvrm_sim.pool import BUDDY
+from kvrm_sim.prefix import key_slots
 from kvrm_sim.state import NEVER, NONE
 
 #: Budget of `prefill = none`, which has no limit.
@@ -51,12 +53,17 @@ def _decision_values(config: ReplicaConfig, plan: MemoryPlan) -> dict[str, int |
         "placement": placement,
         "max_run_blocks": largest_run_blocks(plan.pool_blocks, reserve=reserve, placement=placement),
         "table_width": -(-limit // block) if policy.paged else 1,
+        "extent_blocks": policy.pager.extent_blocks,
+        "release_order": code(policy.pager.release_order, words.ReleaseOrder),
         "slots": plan.slots,
         "prefill": code(policy.schedule.prefill, words.PrefillMode),
         "token_budget": UNLIMITED_TOKENS if none else policy.schedule.token_budget,
         "admission": code(policy.schedule.admission, words.Admission),
         "watermark_blocks": int(policy.schedule.watermark * plan.pool_blocks),
         "refill": code(policy.schedule.refill, words.Refill),
+        "queue_order": code(policy.schedule.order, words.Order),
+        "aging_ns": 0 if policy.schedule.aging_s is None else round(policy.schedule.aging_s * 1e9),
+        "victim": code(policy.schedule.victim, words.Victim),
         "launch": code(policy.launch.mode, words.LaunchMode),
         "mixed": code(policy.launch.mixed, words.MixedMode),
         "track_longest": int(bool(plan.context_buckets_tokens) and plan.context_buckets_tokens[0] < limit),
@@ -69,6 +76,39 @@ def _decision_values(config: ReplicaConfig, plan: MemoryPlan) -> dict[str, int |
         "submission": code(policy.transport.submission, words.Submission),
         "layers": config.model.layers,
     }
+
+
+def sharing_values(
+    *, block_size_tokens: int, hash_block_tokens: int, pool_blocks: int, partial_tail: int
+) -> dict[str, int | float]:
+    """The parameters of prefix sharing. Raises ConfigError when neither block size is a multiple of the other."""
+    larger, smaller = max(block_size_tokens, hash_block_tokens), min(block_size_tokens, hash_block_tokens)
+    if larger % smaller != 0:
+        raise ConfigError(
+            f"prefix sharing needs a pager block that divides the trace's hash block of {hash_block_tokens} tokens, "
+            "or a multiple of it",
+            "pager.block_size_tokens",
+            block_size_tokens,
+        )
+    return {
+        "sharing": 1,
+        "partial_tail": partial_tail,
+        "blocks_a_hash": max(1, hash_block_tokens // block_size_tokens),
+        "hashes_a_block": max(1, block_size_tokens // hash_block_tokens),
+        "key_slots": key_slots(pool_blocks),
+    }
+
+
+def _sharing(config: ReplicaConfig, plan: MemoryPlan, hash_block_tokens: int | None) -> dict[str, int | float]:
+    pager = config.policy.pager
+    if not pager.prefix_sharing or hash_block_tokens is None:
+        return {}
+    return sharing_values(
+        block_size_tokens=pager.block_size_tokens,
+        hash_block_tokens=hash_block_tokens,
+        pool_blocks=plan.pool_blocks,
+        partial_tail=code(pager.partial_tail, words.PartialTail),
+    )
 
 
 def _cost_values(config: ReplicaConfig, plan: MemoryPlan) -> dict[str, int | float]:
@@ -107,6 +147,8 @@ def _cost_values(config: ReplicaConfig, plan: MemoryPlan) -> dict[str, int | flo
         "graph_node_gap_ns": h["graph_node_gap_ns"],
         "submit_call_ns": calls[policy.transport.submission],
         "submit_descriptor_ns": h["copy_descriptor_ns"],
+        "tail_kernel_ns": h["transfer_kernel_ns"],
+        "tail_segments": layers if policy.layout == "layer_major" else 1,
         "copy_segment_ns": h["copy_segment_ns"],
         "copy_block_ns": 1e9 * plan.block_bytes / h["d2d_bytes_per_s"],
         "attention_token_ns": 1e9 * kv / decode_read,
@@ -135,12 +177,20 @@ def _record_values(config: ReplicaConfig, span_ns: int, *, log_events: bool) -> 
 
 
 def parameters_of(
-    config: ReplicaConfig, plan: MemoryPlan, *, span_ns: int | None, log_events: bool = False
+    config: ReplicaConfig,
+    plan: MemoryPlan,
+    *,
+    span_ns: int | None,
+    hash_block_tokens: int | None = None,
+    log_events: bool = False,
 ) -> CoreParameters:
-    """The core's parameters. ``span_ns``: time of the last arrival; None when arrivals are not known in advance."""
+    """The core's parameters. ``span_ns``: time of the last arrival; None when arrivals are not known in advance.
+    ``hash_block_tokens``: of the trace's prefix hashes; None: it has none, and nothing is shared.
+    """
     span = NEVER if span_ns is None else span_ns
     values = (
         _decision_values(config, plan)
+        | _sharing(config, plan, hash_block_tokens)
         | _cost_values(config, plan)
         | _record_values(config, span, log_events=log_events)
     )

@@ -28,6 +28,7 @@ def inspect_step(
     steps: Records,
     rows: Records,
     blocks: Records,
+    keys: Ints,
     table: Ints,
     tables: Ints,
     slot_mapping: Ints,
@@ -47,7 +48,7 @@ def inspect_step(
     p = params[0]
     s = scalars[0]
     if check:
-        broken = broken_invariant(p, s, steps[0], rows, blocks, table, planned)
+        broken = broken_invariant(p, s, steps[0], rows, blocks, keys, table, planned)
         if broken != OK:
             return broken, 0
     if not planned:
@@ -124,7 +125,7 @@ class CommitDescriptor:
             positions=np.zeros(slots, np.int64),
             active=np.zeros(slots, np.uint8),
             stage_rows=np.zeros(slots, np.int64),
-            groups=np.zeros((int(p.pool_blocks) if p.read == READ_STAGED else 1, 3), np.int64),
+            groups=np.zeros((_most_groups(p), 3), np.int64),
         )
 
     def fill(
@@ -134,6 +135,7 @@ class CommitDescriptor:
         steps: Records,
         rows: Records,
         blocks: Records,
+        keys: NDArray[np.int64],
         table: NDArray[np.int64],
         *,
         planned: bool = True,
@@ -146,6 +148,7 @@ class CommitDescriptor:
             steps,
             rows,
             blocks,
+            keys,
             table,
             self.block_tables,
             self.slot_mapping,
@@ -207,6 +210,13 @@ class CommitDescriptor:
         if slots[at] == st.NONE:
             return f"{moved_to}, the stage row of no active slot"
         return f"{moved_to}, but the table of slot {slots[at]} holds {self.block_tables[slots[at], logical[at]]} there"
+
+
+def _most_groups(p: st.Record) -> int:
+    """Groups of one step at most: one for each block of the pool, or, where blocks are shared, of each row."""
+    if p.read != READ_STAGED:
+        return 1
+    return int(p.slots * p.table_width) if p.sharing else int(p.pool_blocks)
 
 
 def _ranks(counts: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import resource
 import sys
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +24,7 @@ from kvrm_sim import compiled
 from kvrm_sim import state as st
 from kvrm_sim.config import ReplicaConfig
 from kvrm_sim.derivation import parameters_of
-from kvrm_sim.feed import arrival_chunks
+from kvrm_sim.feed import Chunk, arrival_chunks
 from kvrm_sim.memory import plan_memory
 from kvrm_sim.provenance import run_toml
 from kvrm_sim.records import RunWriter
@@ -112,7 +112,7 @@ class EventReplica:
         self,
         env: simpy.Environment,
         replica: Replica,
-        feed: Iterator[tuple[st.Records, int]] | None = None,
+        feed: Iterator[Chunk] | None = None,
         stop_ns: int = st.NEVER,
         progress: Callable[[int], None] | None = None,
     ) -> None:
@@ -134,11 +134,18 @@ class EventReplica:
         return self._watched.setdefault(row, RequestEvents(self.env, row))
 
     def submit(
-        self, prompt_tokens: int, output_tokens: int, declared_max_tokens: int | None = None, row: int | None = None
+        self,
+        prompt_tokens: int,
+        output_tokens: int,
+        declared_max_tokens: int | None = None,
+        row: int | None = None,
+        *,
+        priority: int = 0,
+        prefix_ids: Sequence[int] = (),
     ) -> RequestEvents:
         """A request that arrives now. ``row`` names it in the records (default: counts from 0). Returns its events.
 
-        Raises ValueError on counts below 1.
+        ``prefix_ids``: dense ids of its prompt's hash blocks. Raises ValueError on counts below 1.
         """
         if prompt_tokens < 1 or output_tokens < 1:
             raise ValueError(
@@ -147,14 +154,11 @@ class EventReplica:
         row = self._submitted if row is None else row
         self._submitted += 1
         request = np.zeros(1, st.ARRIVALS)
-        request[0] = (
-            row,
-            self.env.now,
-            prompt_tokens,
-            output_tokens,
-            st.NONE if declared_max_tokens is None else declared_max_tokens,
-        )
-        self.replica.insert(request)
+        request["row"], request["arrival_ns"] = row, self.env.now
+        request["prompt_tokens"], request["output_tokens"] = prompt_tokens, output_tokens
+        request["declared_max_tokens"] = st.NONE if declared_max_tokens is None else declared_max_tokens
+        request["priority"], request["num_ids"] = priority, len(prefix_ids)
+        self.replica.insert(request, np.array(prefix_ids, np.int64))
         self._wake()
         return self.watch(row)
 
@@ -163,14 +167,14 @@ class EventReplica:
         if not self._woken.triggered:
             self._woken.succeed()
 
-    def _arrive(self, feed: Iterator[tuple[st.Records, int]]) -> Generator[simpy.Event, Any, None]:
+    def _arrive(self, feed: Iterator[Chunk]) -> Generator[simpy.Event, Any, None]:
         """The trace's arrivals: supplied a chunk at a time, each of them an event at its own time."""
-        for chunk, _ in feed:
+        for chunk in feed:
             if self._progress is not None:
                 self._progress(int(self.env.now))
-            self.replica.supply(chunk, known_until_ns=int(self.env.now))
-            times = chunk["arrival_ns"].tolist()
-            rows = chunk["row"].tolist()
+            self.replica.supply(chunk.arrivals, known_until_ns=int(self.env.now), ids=chunk.ids)
+            times = chunk.arrivals["arrival_ns"].tolist()
+            rows = chunk.arrivals["row"].tolist()
             for row, time_ns in zip(rows, times, strict=True):
                 if time_ns > self.env.now:
                     yield self.env.timeout(time_ns - self.env.now)
@@ -217,7 +221,7 @@ class EventReplica:
 def span_process(
     env: simpy.Environment,
     replica: Replica,
-    feed: Iterator[tuple[st.Records, int]],
+    feed: Iterator[Chunk],
     stop_ns: int,
     progress: Callable[[int], None],
 ) -> Generator[simpy.Event, Any, None]:
@@ -228,8 +232,8 @@ def span_process(
             yield env.timeout(replica.now_ns - env.now)
         progress(replica.now_ns)
         if reason == st.NEED_ARRIVALS:
-            chunk, known_until_ns = next(feed)
-            replica.supply(chunk, known_until_ns=known_until_ns)
+            chunk = next(feed)
+            replica.supply(chunk.arrivals, known_until_ns=chunk.known_until_ns, ids=chunk.ids)
         elif reason != st.WORK:
             return
 
@@ -258,7 +262,13 @@ def run(
     plan = plan_memory(config)
     if not compiled.is_warm():
         sys.stderr.write("kvrm: compiling the simulator's core, once for this version (about 20 s)\n")
-    parameters = parameters_of(config, plan, span_ns=trace.info.span_ns, log_events=driver == "events")
+    parameters = parameters_of(
+        config,
+        plan,
+        span_ns=trace.info.span_ns,
+        hash_block_tokens=trace.info.hash_block_tokens if "prefix_hashes" in trace.info.columns else None,
+        log_events=driver == "events",
+    )
     with RunWriter(out, force=force) as writer:
         collector = Collector()
         target = collector if out is None and keep else writer  # without a folder the writer does nothing
@@ -306,7 +316,7 @@ def _drive(
             progress(min(1.0, now_ns / span_ns))
 
     env = simpy.Environment(initial_time=0)
-    feed = arrival_chunks(trace)
+    feed = arrival_chunks(trace, with_ids=bool(replica.parameters.record[0].sharing))
     if driver == "span":
         env.process(span_process(env, replica, feed, stop_ns, report))
         env.run()

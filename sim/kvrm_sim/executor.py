@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from kvrm_sim import state as st
 from kvrm_sim.descriptor import CommitDescriptor
 from kvrm_sim.errors import RunError
+from kvrm_sim.feed import Chunk
 from kvrm_sim.replica import Replica
 
 #: Steps in one call while nothing has to be executed (arrivals, idle time).
@@ -29,7 +30,9 @@ class PrefillChunk:
     """Prompt tokens that one row computes in a step.
 
     ``table``: int64, the physical blocks of entries [0, start + tokens) (of a contiguous reservation too). ``known``:
-    prompt and delivered tokens; the chunk that reaches it gives a token.
+    prompt and delivered tokens; the chunk that reaches it gives a token. ``admitted``: whether the row begins in this
+    step, behind whatever is cached of its prompt. ``copied_from``: the block whose entries the block of ``start`` is to
+    be given first (a partial tail; 0: none).
     """
 
     row: int
@@ -38,6 +41,8 @@ class PrefillChunk:
     tokens: int
     known: int
     table: NDArray[np.int64]
+    admitted: bool
+    copied_from: int = 0
 
     @property
     def gives_token(self) -> bool:
@@ -67,7 +72,8 @@ class StepPlan:
             found.update(array.tobytes())
         found.update(d.groups[: d.num_groups].tobytes())
         for chunk in self.chunks:
-            found.update(repr((chunk.row, chunk.stage_row, chunk.start, chunk.tokens, chunk.known)).encode())
+            which = (chunk.row, chunk.stage_row, chunk.start, chunk.tokens, chunk.known, chunk.admitted)
+            found.update(repr((*which, chunk.copied_from)).encode())
             found.update(chunk.table.tobytes())
         shape = (self.step.launch_kind, self.step.padded_rows, self.step.context_bucket, self.step.group_capacity)
         found.update(repr((self.decoding, tuple(int(value) for value in shape))).encode())
@@ -149,17 +155,15 @@ class RecordedExecutor:
         return ()
 
 
-def drive(
-    replica: Replica, feed: Iterator[tuple[st.Records, int]], executor: Executor
-) -> Iterator[tuple[StepPlan, StepTiming]]:
+def drive(replica: Replica, feed: Iterator[Chunk], executor: Executor) -> Iterator[tuple[StepPlan, StepTiming]]:
     """Run a replica to its end, every step through an executor; yields each plan (valid until the next) and time."""
     descriptor = CommitDescriptor.for_parameters(replica.parameters.record)
     number = 0
     while True:
         reason = replica.advance(st.NEVER, max_steps=_STEPS_A_CALL, flags=st.STOP_AT_DECISIONS)
         if reason == st.NEED_ARRIVALS:
-            chunk, known_until_ns = next(feed)
-            replica.supply(chunk, known_until_ns=known_until_ns)
+            chunk = next(feed)
+            replica.supply(chunk.arrivals, known_until_ns=chunk.known_until_ns, ids=chunk.ids)
         elif reason == st.DECIDED:
             plan = plan_of(replica, descriptor, number)
             timing = executor.wait(executor.submit(plan))
@@ -173,7 +177,7 @@ def drive(
 def plan_of(replica: Replica, descriptor: CommitDescriptor, number: int) -> StepPlan:
     """The plan of the step that a replica has just decided."""
     params, scalars, rows = replica.parameters.record, replica.scalars, replica.rows
-    descriptor.fill(params, scalars, replica.steps, rows, replica.blocks, replica.table)
+    descriptor.fill(params, scalars, replica.steps, rows, replica.blocks, replica.keys, replica.table)
     chunks = tuple(_chunk(replica, int(row)) for row in rows["prefill"][: int(scalars[0].num_prefill)])
     live = np.flatnonzero(descriptor.active)
     stage_rows = descriptor.stage_rows[live].tolist()
@@ -192,4 +196,13 @@ def _chunk(replica: Replica, stage_row: int) -> PrefillChunk:
     else:
         table = np.arange(r.run_start, r.run_start + blocks, dtype=np.int64)
     known = int(q.prompt_tokens + q.delivered)
-    return PrefillChunk(int(q.row), stage_row, int(r.computed), int(r.planned), known, table)
+    return PrefillChunk(
+        row=int(q.row),
+        stage_row=stage_row,
+        start=int(r.computed),
+        tokens=int(r.planned),
+        known=known,
+        table=table,
+        admitted=bool(r.begun == 0),
+        copied_from=int(r.copied_from) if r.begun == 0 else 0,
+    )

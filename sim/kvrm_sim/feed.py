@@ -3,34 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
 from kvrm_sim.state import ARRIVALS, NEVER, NONE, Records
 from kvrm_traces import Trace
 from kvrm_traces.arrow import int64_values
 
 CHUNK_ROWS = 65_536
+#: With prefix hashes: a row of a long-context trace has hundreds.
+CHUNK_ROWS_WITH_IDS = 8_192
+NO_IDS: NDArray[np.int64] = np.zeros(0, np.int64)
 
 
-def arrival_chunks(trace: Trace, rows: int = CHUNK_ROWS) -> Iterator[tuple[Records, int]]:
-    """Yield (ARRIVALS records, time before which no arrival is missing); NEVER with the last chunk.
-
-    ``row`` counts from 0 in the trace as transformed. Prefix hashes and sessions are not read.
+class Chunk(NamedTuple):
+    """ARRIVALS records; the time before which no arrival is missing (NEVER with the last chunk); the prefix hashes that
+    the records' ``ids_at`` count in, int64.
     """
+
+    arrivals: Records
+    known_until_ns: int
+    ids: NDArray[np.int64] = NO_IDS
+
+
+def arrival_chunks(trace: Trace, rows: int | None = None, *, with_ids: bool = False) -> Iterator[Chunk]:
+    """Cut a trace into chunks of ``rows``. ``with_ids``: with its prefix hashes, where it has some.
+
+    ``row`` counts from 0 in the trace as transformed. Sessions are not read.
+    """
+    with_ids = with_ids and "prefix_hashes" in trace.info.columns
+    rows = rows or (CHUNK_ROWS_WITH_IDS if with_ids else CHUNK_ROWS)
     columns = ["arrival_ns", "prompt_tokens", "output_tokens"]
-    declared = "declared_max_tokens" in trace.info.columns
-    if declared:
-        columns.append("declared_max_tokens")
+    defaults = {name: value for name, value in _DEFAULTS.items() if name in trace.info.columns}
     total, first = trace.info.rows, 0
-    for batch in trace.batches(rows, columns=columns):
-        chunk = np.empty(batch.num_rows, ARRIVALS)
+    for batch in trace.batches(rows, columns=[*columns, *defaults, *(["prefix_hashes"] if with_ids else [])]):
+        chunk = np.zeros(batch.num_rows, ARRIVALS)
         chunk["row"] = np.arange(first, first + batch.num_rows)
-        for name in columns[:3]:
+        for name in columns:
             chunk[name] = int64_values(batch.column(name))
-        if declared:
-            chunk["declared_max_tokens"] = int64_values(batch.column("declared_max_tokens").fill_null(NONE))
-        else:
-            chunk["declared_max_tokens"] = NONE
+        for name, value in _DEFAULTS.items():
+            chunk[name] = int64_values(batch.column(name).fill_null(value)) if name in defaults else value
+        ids = _ids(batch.column("prefix_hashes"), chunk) if with_ids else NO_IDS
         first += batch.num_rows
-        yield chunk, NEVER if first == total else int(chunk["arrival_ns"][-1])
+        yield Chunk(chunk, NEVER if first == total else int(chunk["arrival_ns"][-1]), ids)
+
+
+#: Optional columns, and what stands for null.
+_DEFAULTS = {"declared_max_tokens": NONE, "priority": 0}
+
+
+def _ids(lists: pa.ListArray, chunk: Records) -> NDArray[np.int64]:
+    """Fill in where each arrival's hashes lie in the returned ones."""
+    counts = lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    chunk["num_ids"] = counts
+    chunk["ids_at"] = np.cumsum(counts) - counts
+    return np.asarray(lists.flatten().to_numpy(zero_copy_only=False), np.int64)

@@ -158,6 +158,8 @@ def clear_window(w: Record) -> None:
     w.segments = 0
     w.moved_blocks = 0
     w.needed_tokens = 0
+    w.hit_tokens = 0
+    w.copied_blocks = 0
     w.host_busy_ns = 0
     w.commit_busy_ns = 0
     w.launch_busy_ns = 0
@@ -200,11 +202,14 @@ def add_step_to_window(s: Record, step: Record, w: Record, delivered: int, finis
     w.reserved_blocks = step.reserved_blocks
     w.allocated_blocks = step.allocated_blocks
     w.used_tokens = step.used_tokens
+    w.cached_blocks = step.cached_blocks
     w.read_tokens += step.read_tokens
     w.groups += step.groups
     w.segments += step.segments
     w.moved_blocks += step.moved_blocks
     w.needed_tokens += step.needed_tokens
+    w.hit_tokens += step.hit_tokens
+    w.copied_blocks += step.copied_blocks
     w.host_busy_ns += step.host_busy_ns
     w.commit_busy_ns += step.commit_busy_ns
     w.launch_busy_ns += step.launch_busy_ns
@@ -230,11 +235,13 @@ def weigh_memory(s: Record, step: Record) -> None:
     s.acc_reserved += step.reserved_blocks * dt
     s.acc_allocated += step.allocated_blocks * dt
     s.acc_used += step.used_tokens * dt
+    s.acc_cached += step.cached_blocks * dt
     s.acc_running += (step.decode_rows + step.prefill_rows) * dt
     s.acc_waiting += step.waiting * dt
     s.peak_reserved_blocks = max(s.peak_reserved_blocks, step.reserved_blocks)
     s.peak_allocated_blocks = max(s.peak_allocated_blocks, step.allocated_blocks)
     s.peak_used_tokens = max(s.peak_used_tokens, step.used_tokens)
+    s.peak_cached_blocks = max(s.peak_cached_blocks, step.cached_blocks)
     s.peak_running = max(s.peak_running, step.decode_rows + step.prefill_rows)
     s.peak_waiting = max(s.peak_waiting, step.waiting)
 
@@ -249,8 +256,9 @@ def sample_pool(p: Record, s: Record, a: Arrays) -> None:
     """Record holes and run lengths as they are now: one pass over the pool and the live tables."""
     out = a.samples[s.num_pool_samples]
     out.time_ns = s.now_ns
-    out.allocated_blocks = p.pool_blocks - s.free_blocks
+    out.allocated_blocks = p.pool_blocks - s.free_blocks - s.evictable
     out.reserved_blocks = s.reserved_blocks
+    out.cached_blocks = s.evictable
     out.runs = s.total_runs
     holes, largest, hole = 0, 0, 0
     for block in range(1, p.pool_blocks + 2):
@@ -280,5 +288,5 @@ def sample_pool(p: Record, s: Record, a: Arrays) -> None:
                     length = 1
             _count_run(classes_now, length)
         row = a.rows[row].next
-    out.used_tokens = used
+    out.used_tokens = used - p.block_size * s.shared_again
     s.num_pool_samples += 1

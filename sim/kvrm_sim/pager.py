@@ -10,6 +10,7 @@ from kvrm_sim.compiled import inner, kernel, outlined
 from kvrm_sim.pool import (
     BUDDY,
     CONTIGUOUS,
+    LIFO,
     best_extent,
     has_order,
     largest_extent,
@@ -20,8 +21,10 @@ from kvrm_sim.pool import (
     take_buddy,
     take_from_extent,
 )
+from kvrm_sim.prefix import hold, let_go, make_room
 from kvrm_sim.state import Arrays, Ints, Record, Records
 
+RELEASE_REVERSE, RELEASE_SORTED = range(2)
 MAX_LEN, POW2, DECLARED, ORACLE, BUCKET, PAGED = range(6)
 
 
@@ -69,13 +72,34 @@ def _grow_contiguous(s: Record, rows: Records, blocks: Records, tree: Ints, tabl
 
 @inner
 def grow(p: Record, s: Record, a: Arrays, row: int, count: int) -> None:
-    """Give a paged row `count` more blocks; the caller has checked that they are free."""
+    """Give a paged row `count` more blocks of its own; the caller has checked that they are available."""
+    first = a.rows[row].blocks
+    if p.sharing:
+        make_room(p, s, a.blocks, a.tree, a.keys, count)
     if p.placement == CONTIGUOUS:
         _grow_contiguous(s, a.rows, a.blocks, a.tree, a.table, row, count)
     else:
+        last = a.table[row, first - 1] if first > 0 else 0
         for _ in range(count):
-            _append(s, a.rows, a.table, row, take_block(p, s, a.blocks, a.tree))
-    s.reserved_blocks += count
+            last = take_block(p, s, a.blocks, a.tree, last)
+            _append(s, a.rows, a.table, row, last)
+    s.blocks_taken += count
+    if p.sharing:
+        for logical in range(first, first + count):
+            hold(s, a.blocks, a.table[row, logical])
+    else:
+        s.reserved_blocks += count
+
+
+@inner
+def share_chain(s: Record, a: Arrays, row: int) -> None:
+    """Give an empty row the blocks of the chain that was found for it; the chain is done with."""
+    shared = s.chain_shared
+    s.chain_shared = 0
+    for logical in range(shared):
+        hold(s, a.blocks, a.chain[logical])
+        _append(s, a.rows, a.table, row, a.chain[logical])
+    s.blocks_taken += shared
 
 
 @kernel
@@ -107,19 +131,60 @@ def take_run(
     rows[row].blocks = count
     rows[row].runs = 1
     s.total_runs += 1
+    s.blocks_taken += count
     s.reserved_blocks += promised
+
+
+@kernel
+def _sort(table: Ints, row: int, first: int, end: int, descending: bool) -> None:
+    """Sort entries [first, end) of a table's row in place (Shell's sort: they are ascending runs already)."""
+    gap = 1
+    while gap * 3 < end - first:
+        gap = gap * 3 + 1
+    while gap > 0:
+        for at in range(first + gap, end):
+            block = table[row, at]
+            to = at
+            while to - gap >= first and (table[row, to - gap] < block) == descending:
+                table[row, to] = table[row, to - gap]
+                to -= gap
+            table[row, to] = block
+        gap //= 3
+
+
+@kernel
+def _let_go_all(s: Record, blocks: Records, table: Ints, row: int, held: int) -> int:
+    """Let go of a row's blocks, last first. Those for the free store are left in entries [returned, held), in logical
+    order.
+    """
+    first = held
+    for logical in range(held - 1, -1, -1):
+        block = table[row, logical]
+        if let_go(s, blocks, block):
+            first -= 1
+            table[row, first] = block
+    return first
 
 
 @outlined
 def release_row(
     p: Record, s: Record, rows: Records, blocks: Records, tree: Ints, table: Ints, row: int, promised: int
 ) -> None:
-    """Give back everything a row holds: last logical block first, a contiguous reservation as its one run."""
+    """Give back everything a row holds: last logical block first (or so that the next ascend), a contiguous reservation
+    as its one run.
+    """
     held = rows[row].blocks
+    s.blocks_freed += held
     if p.reserve == PAGED:
-        for logical in range(held - 1, -1, -1):
+        first = 0
+        if p.sharing:
+            first = _let_go_all(s, blocks, table, row, held)
+        else:
+            s.reserved_blocks -= held
+        if p.release_order == RELEASE_SORTED:
+            _sort(table, row, first, held, p.placement != LIFO)
+        for logical in range(held - 1, first - 1, -1):
             release_block(p, s, blocks, tree, table[row, logical])
-        s.reserved_blocks -= held
     else:
         release_run(p, s, blocks, tree, rows[row].run_start, held)
         s.reserved_blocks -= promised

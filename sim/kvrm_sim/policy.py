@@ -1,8 +1,8 @@
 """A policy: the table of independent parts of DESIGN section 5.
 
 The order of the words in each ``Literal`` is the integer code that the decision core uses. Left out here, and so
-refused as unknown keys or words: far history, virtual memory, swap, prefix sharing, compaction, fences, reverse merges
-and packed staging.
+refused as unknown keys or words: far history, virtual memory, swap, compaction, fences, reverse merges and packed
+staging.
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ Merge: TypeAlias = Literal["none", "adjacent"]
 Staging: TypeAlias = Literal["full", "delta"]
 Scope: TypeAlias = Literal["layer", "model"]
 Submission: TypeAlias = Literal["per_copy", "batch", "kernel"]
-Placement: TypeAlias = Literal["lifo", "lowest", "contiguous", "buddy"]
+Placement: TypeAlias = Literal["lifo", "lowest", "contiguous", "buddy", "fifo", "extent"]
+ReleaseOrder: TypeAlias = Literal["reverse", "sorted"]
+PartialTail: TypeAlias = Literal["recompute", "copy"]
+Order: TypeAlias = Literal["fcfs", "shortest_prompt", "shortest_total", "priority"]
+Victim: TypeAlias = Literal["last", "least_computed", "largest", "lowest_priority"]
 PrefillMode: TypeAlias = Literal["none", "chunked", "separate"]
 Admission: TypeAlias = Literal["full_prompt", "first_chunk"]
 Refill: TypeAlias = Literal["continuous", "batch"]
@@ -101,6 +105,14 @@ class Pager(Table):
 
     block_size_tokens: PositiveInt = 16
     placement: Placement
+    #: `extent` only: ids are cut into extents of so many blocks, which a request prefers to fill.
+    extent_blocks: PositiveInt = 16
+    #: How a request's blocks come back (`lifo`, `fifo`): last logical block first, or so that the next ascend.
+    release_order: ReleaseOrder = "reverse"
+    #: Whole prompt blocks are shared by the trace's prefix hashes, and kept until they are evicted (LRU).
+    prefix_sharing: StrictBool = False
+    #: Of a prompt that is cached whole: its last block is computed again, or copied but for its last token.
+    partial_tail: PartialTail = "recompute"
 
 
 class Schedule(Table):
@@ -117,6 +129,12 @@ class Schedule(Table):
     watermark: Annotated[StrictFloat, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.0
     admission: Admission = "full_prompt"
     refill: Refill = "continuous"
+    #: Who is admitted next. `shortest_total` knows the output length, as no server does: a bound.
+    order: Order = "fcfs"
+    #: So many seconds of waiting weigh as much as one token (`shortest_*`) or one level (`priority`); None: no aging.
+    aging_s: Annotated[StrictFloat, Field(gt=0, le=3600, allow_inf_nan=False)] | None = None
+    #: Who is preempted when a running row needs a block and none can be had.
+    victim: Victim = "last"
 
 
 class Policy(Table):

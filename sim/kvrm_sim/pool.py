@@ -1,7 +1,7 @@
 """The block pool: which physical blocks are free, and which one is given out next (docs/semantics.md section 5).
 
 Ids run from 1 to ``pool_blocks``; 0 is the null block and never given out. The free store lives in the structured
-array ``blocks`` (indexed by id) and in ``tree``, a set of free ids (``lowest``) or of free extent sizes
+array ``blocks`` (indexed by id) and in ``tree``, a set of free ids (``lowest``, ``extent``) or of free extent sizes
 (``contiguous``) or orders (``buddy``). Every operation is O(1) or O(levels of the tree); none depends on how full the
 pool is.
 
@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from kvrm_sim.bittree import highest_bit, tree_add, tree_discard, tree_greatest, tree_least
 from kvrm_sim.compiled import kernel, outlined
-from kvrm_sim.state import Ints, Record, Records
+from kvrm_sim.state import NONE, Ints, Record, Records
 
-LIFO, LOWEST, CONTIGUOUS, BUDDY = range(4)
+LIFO, LOWEST, CONTIGUOUS, BUDDY, FIFO, EXTENT = range(6)
 
 
 @kernel
@@ -63,7 +63,6 @@ def take_from_extent(s: Record, blocks: Records, tree: Ints, start: int, count: 
     if size > count:
         _add_extent(blocks, tree, start + count, size - count)
     s.free_blocks -= count
-    s.blocks_taken += count
 
 
 @kernel
@@ -128,7 +127,6 @@ def take_buddy(s: Record, blocks: Records, tree: Ints, order: int) -> int:
     for taken in range(block, block + (1 << order)):
         blocks[taken].free = 0
     s.free_blocks -= 1 << order
-    s.blocks_taken += 1 << order
     return block
 
 
@@ -154,6 +152,64 @@ def order_of(count: int) -> int:
     return order if count == 1 << order else order + 1
 
 
+@kernel
+def _extent_of(p: Record, block: int) -> int:
+    """First id of the fixed extent that a block lies in (`extent`); `length` there counts its free blocks."""
+    return (block - 1) // p.extent_blocks * p.extent_blocks + 1
+
+
+@kernel
+def _extent_size(p: Record, first: int) -> int:
+    return min(p.extent_blocks, p.pool_blocks + 1 - first)
+
+
+@kernel
+def _push_whole_extent(s: Record, blocks: Records, first: int) -> None:
+    """An extent became wholly free: the most recent one."""
+    blocks[first].next = s.extent_head
+    blocks[first].previous = 0
+    if s.extent_head != 0:
+        blocks[s.extent_head].previous = first
+    s.extent_head = first
+
+
+@kernel
+def _drop_whole_extent(s: Record, blocks: Records, first: int) -> None:
+    before, after = blocks[first].previous, blocks[first].next
+    if before != 0:
+        blocks[before].next = after
+    else:
+        s.extent_head = after
+    if after != 0:
+        blocks[after].previous = before
+
+
+@outlined
+def _take_in_extent(p: Record, s: Record, blocks: Records, tree: Ints, last: int) -> int:
+    """The block after `last` in its extent, else the first of a wholly free extent, else the lowest free one."""
+    if last != 0 and last % p.extent_blocks != 0 and blocks[last + 1].free != 0:
+        block = last + 1
+    elif s.extent_head != 0:
+        block = s.extent_head
+    else:
+        block = tree_least(tree, 1)
+    first = _extent_of(p, block)
+    if blocks[first].length == _extent_size(p, first):
+        _drop_whole_extent(s, blocks, first)
+    blocks[first].length -= 1
+    tree_discard(tree, block)
+    return block
+
+
+@outlined
+def _release_in_extent(p: Record, s: Record, blocks: Records, tree: Ints, block: int) -> None:
+    tree_add(tree, block)
+    first = _extent_of(p, block)
+    blocks[first].length += 1
+    if blocks[first].length == _extent_size(p, first):
+        _push_whole_extent(s, blocks, first)
+
+
 @outlined
 def open_pool(p: Record, s: Record, blocks: Records, tree: Ints) -> None:
     """Make every block free."""
@@ -161,10 +217,17 @@ def open_pool(p: Record, s: Record, blocks: Records, tree: Ints) -> None:
     s.free_blocks = total
     for block in range(total + 2):
         blocks[block].order = -1
+        blocks[block].key = NONE
         blocks[block].free = 1 if 1 <= block <= total else 0
     if p.placement == LIFO:
         for depth in range(total):
             blocks[depth].stack = total - depth
+    elif p.placement == FIFO:
+        for at in range(total):
+            blocks[at].stack = at + 1
+    elif p.placement == EXTENT:
+        for block in range(total, 0, -1):
+            _release_in_extent(p, s, blocks, tree, block)
     elif p.placement == LOWEST:
         for block in range(1, total + 1):
             tree_add(tree, block)
@@ -179,18 +242,22 @@ def open_pool(p: Record, s: Record, blocks: Records, tree: Ints) -> None:
 
 
 @kernel
-def take_block(p: Record, s: Record, blocks: Records, tree: Ints) -> int:
-    """One free block under `lifo`, `lowest` or `buddy`."""
+def take_block(p: Record, s: Record, blocks: Records, tree: Ints, last: int) -> int:
+    """One free block under any placement but `contiguous`, for a row whose last block is `last` (0: it has none)."""
     if p.placement == BUDDY:
         return take_buddy(s, blocks, tree, 0)
     if p.placement == LIFO:
         block = blocks[s.free_blocks - 1].stack
+    elif p.placement == FIFO:
+        block = blocks[s.queue_head].stack
+        s.queue_head = s.queue_head + 1 if s.queue_head + 1 < p.pool_blocks else 0
+    elif p.placement == EXTENT:
+        block = _take_in_extent(p, s, blocks, tree, last)
     else:
         block = tree_least(tree, 1)
         tree_discard(tree, block)
     blocks[block].free = 0
     s.free_blocks -= 1
-    s.blocks_taken += 1
     return block
 
 
@@ -200,6 +267,13 @@ def release_block(p: Record, s: Record, blocks: Records, tree: Ints, block: int)
     if p.placement == LIFO:
         blocks[s.free_blocks].stack = block
         blocks[block].free = 1
+    elif p.placement == FIFO:
+        at = s.queue_head + s.free_blocks
+        blocks[at if at < p.pool_blocks else at - p.pool_blocks].stack = block
+        blocks[block].free = 1
+    elif p.placement == EXTENT:
+        _release_in_extent(p, s, blocks, tree, block)
+        blocks[block].free = 1
     elif p.placement == LOWEST:
         tree_add(tree, block)
         blocks[block].free = 1
@@ -208,7 +282,6 @@ def release_block(p: Record, s: Record, blocks: Records, tree: Ints, block: int)
     else:
         _release_buddy(blocks, tree, block, 0, p.pool_blocks)
     s.free_blocks += 1
-    s.blocks_freed += 1
 
 
 @kernel
@@ -219,4 +292,3 @@ def release_run(p: Record, s: Record, blocks: Records, tree: Ints, start: int, c
     else:
         _release_extent(blocks, tree, start, count, p.pool_blocks)
     s.free_blocks += count
-    s.blocks_freed += count

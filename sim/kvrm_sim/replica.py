@@ -17,6 +17,7 @@ from kvrm_sim.bittree import new_tree
 from kvrm_sim.core import CLOSE, GREW, OPEN, replica_edge, span
 from kvrm_sim.descriptor import CommitDescriptor
 from kvrm_sim.errors import InputError, InvariantError, KvrmError, NoProgressError
+from kvrm_sim.feed import NO_IDS
 from kvrm_sim.meters import BUCKETS
 from kvrm_sim.parameters import CoreParameters
 from kvrm_sim.wheel import FINISH_LISTS
@@ -61,7 +62,10 @@ class Replica:
             tree=new_tree(pool + 2),
             table=np.zeros((slots, int(p.table_width)), np.int64),
             ladders=parameters.ladders,
+            keys=np.zeros((max(1, int(p.key_slots)), 2), np.int64),
+            chain=np.zeros(int(p.table_width) if p.sharing else 1, np.int64),
             arrivals=np.zeros(0, st.ARRIVALS),
+            ids=np.zeros(0, np.int64),
             out=np.zeros(max(out_records, slots), st.OUT),
             windows=np.zeros(WINDOW_RECORDS, st.WINDOWS),
             samples=np.zeros(POOL_RECORDS, st.POOL_SAMPLES),
@@ -94,6 +98,12 @@ class Replica:
         return self.arrays.blocks
 
     @property
+    def keys(self) -> NDArray[np.int64]:
+        """Table of prefix keys, int64 [key_slots, 2]."""
+        keys: NDArray[np.int64] = self.arrays.keys
+        return keys
+
+    @property
     def table(self) -> NDArray[np.int64]:
         """Block tables, int64 [slots, table_width], by stage row."""
         table: NDArray[np.int64] = self.arrays.table
@@ -104,22 +114,42 @@ class Replica:
         """Time of the last thing that happened."""
         return int(self._now_ns[0])
 
-    def supply(self, arrivals: st.Records, *, known_until_ns: int) -> None:
+    def supply(self, arrivals: st.Records, *, known_until_ns: int, ids: NDArray[np.int64] = NO_IDS) -> None:
         """Give arrivals in time order; every one before ``known_until_ns`` has then been given (NEVER: all of them).
 
-        Those given earlier and not yet taken in are kept.
+        ``ids``: the prefix hashes that their ``ids_at`` count in. Arrivals given earlier and not yet taken in are kept.
         """
         s = self.scalars[0]
+        arrivals = self._with_ids(arrivals, ids)
         rest = self.arrays.arrivals[int(s.next_arrival) : int(s.num_arrivals)]
         self._replace_arrivals(np.concatenate([rest, arrivals]) if len(rest) else arrivals)
         s.known_until_ns = known_until_ns
 
-    def insert(self, request: st.Records) -> None:
+    def insert(self, request: st.Records, ids: NDArray[np.int64] = NO_IDS) -> None:
         """Add one arrival among those given: after every other with its time or an earlier one."""
         s = self.scalars[0]
+        request = self._with_ids(request, ids)
         rest = self.arrays.arrivals[int(s.next_arrival) : int(s.num_arrivals)]
         at = int(np.searchsorted(rest["arrival_ns"], request[0]["arrival_ns"], side="right"))
         self._replace_arrivals(np.concatenate([rest[:at], request, rest[at:]]))
+
+    def _with_ids(self, arrivals: st.Records, ids: NDArray[np.int64]) -> st.Records:
+        """Put hashes behind those in use, and let go of those before them: memory is that of the requests in flight.
+        Returns the arrivals, pointing at theirs.
+        """
+        if len(ids) == 0:
+            return arrivals
+        s, a = self.scalars[0], self.arrays
+        rest = a.arrivals[int(s.next_arrival) : int(s.num_arrivals)]
+        waiting = rest["ids_at"][rest["num_ids"] > 0]
+        least = min(int(a.requests["ids_at"].min()), int(waiting.min()) if len(waiting) else st.NEVER, len(a.ids))
+        kept = a.ids[least:]
+        for offsets in (a.requests["ids_at"], rest["ids_at"]):
+            offsets[offsets != st.NEVER] -= least
+        moved = arrivals.copy()
+        moved["ids_at"] += len(kept)
+        self.arrays = a._replace(ids=np.concatenate([kept, ids]))
+        return moved
 
     def _replace_arrivals(self, arrivals: st.Records) -> None:
         s = self.scalars[0]
@@ -161,7 +191,7 @@ class Replica:
     def _check(self, descriptor: CommitDescriptor, *, planned: bool = True) -> None:
         params = self.parameters.record
         broken = descriptor.fill(
-            params, self.scalars, self.steps, self.rows, self.blocks, self.table, planned=planned, check=True
+            params, self.scalars, self.steps, self.rows, self.blocks, self.keys, self.table, planned=planned, check=True
         )
         if broken is not None:
             raise InvariantError(f"t = {self.now_ns} ns, step {self.scalars[0].steps}: broken: {broken}")

@@ -1,7 +1,6 @@
-"""Requests: the arena of those waiting or in flight, the waiting queue, and what becomes of each.
+"""Requests: the arena of those waiting or in flight, and what becomes of each.
 
-The arena grows with the requests in flight, not with the trace. ``waiting`` is a linked list: arrivals join its tail,
-preempted requests its front.
+The arena grows with the requests in flight, not with the trace.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from kvrm_sim.bittree import highest_bit
 from kvrm_sim.compiled import kernel, outlined
 from kvrm_sim.meters import tally
 from kvrm_sim.pager import BUCKET, DECLARED, MAX_LEN, PAGED, POW2, blocks_for, run_length
+from kvrm_sim.prefix import keyed_blocks
 from kvrm_sim.state import (
     COMPLETED,
     E_NO_DECLARED,
@@ -19,6 +19,7 @@ from kvrm_sim.state import (
     H_NORMALIZED,
     H_TPOT_EXCLUSIVE,
     H_TPOT_INCLUSIVE,
+    NEVER,
     NONE,
     OK,
     R_CONTEXT_LIMIT,
@@ -32,6 +33,7 @@ from kvrm_sim.state import (
     Record,
     Records,
 )
+from kvrm_sim.waiting import join_waiting
 
 OVER_REJECT, OVER_TRUNCATE, OVER_ERROR = range(3)
 
@@ -52,40 +54,8 @@ def open_arena(s: Record, requests: Records, first: int) -> None:
     """Chain the records from `first` on into the free list (at the start, and after the arena has grown)."""
     for request in range(first, len(requests)):
         requests[request].next = request + 1 if request + 1 < len(requests) else s.arena_free
+        requests[request].ids_at = NEVER
     s.arena_free = first
-
-
-@kernel
-def push_waiting(s: Record, requests: Records, request: int) -> None:
-    """Join the tail."""
-    requests[request].next = NONE
-    if s.waiting_tail != NONE:
-        requests[s.waiting_tail].next = request
-    else:
-        s.waiting_head = request
-    s.waiting_tail = request
-    s.num_waiting += 1
-
-
-@kernel
-def push_waiting_front(s: Record, requests: Records, request: int) -> None:
-    """Join the front (a preempted request)."""
-    requests[request].next = s.waiting_head
-    if s.waiting_head == NONE:
-        s.waiting_tail = request
-    s.waiting_head = request
-    s.num_waiting += 1
-
-
-@kernel
-def pop_waiting(s: Record, requests: Records) -> int:
-    """Take the first."""
-    request = s.waiting_head
-    s.waiting_head = requests[request].next
-    if s.waiting_head == NONE:
-        s.waiting_tail = NONE
-    s.num_waiting -= 1
-    return request
 
 
 @kernel
@@ -151,6 +121,7 @@ def _emit_rejected(p: Record, s: Record, arrival: Record, out: Records, events: 
     o.delivered = 0
     o.preemptions = 0
     o.recomputed_tokens = 0
+    o.hit_tokens = NONE
     s.num_out += 1
     s.rejected += 1
     log_event(p, s, events, EV_REJECT, max(s.now_ns, arrival.arrival_ns), arrival.row)
@@ -194,7 +165,14 @@ def arrive(
     q.last_token_ns = NONE
     q.preemptions = 0
     q.recomputed_tokens = 0
-    push_waiting(s, requests, request)
+    q.hit_tokens = NONE
+    q.lost_tokens = 0
+    q.priority = arrival.priority
+    q.num_keys = 0
+    if p.sharing and arrival.num_ids > 0:
+        q.num_keys = keyed_blocks(p, arrival.prompt_tokens, arrival.num_ids)
+        q.ids_at = arrival.ids_at
+    join_waiting(p, s, requests, request)
     return OK
 
 
@@ -214,6 +192,7 @@ def emit(s: Record, q: Record, out: Records, outcome: int, reason: int, finish_n
     o.delivered = q.delivered
     o.preemptions = q.preemptions
     o.recomputed_tokens = q.recomputed_tokens
+    o.hit_tokens = q.hit_tokens
     s.num_out += 1
 
 
@@ -243,5 +222,6 @@ def finish_request(
             1,
         )
         tally(tallies[H_TPOT_INCLUSIVE], histograms[H_TPOT_INCLUSIVE], e2e // q.delivered, 1)
+    q.ids_at = NEVER  # its hashes may be dropped
     q.next = s.arena_free
     s.arena_free = request

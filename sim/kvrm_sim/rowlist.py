@@ -76,6 +76,8 @@ def open_row(s: Record, rows: Records, request: int) -> int:
     r.planned = 0
     r.blocks = 0
     r.runs = 0
+    r.copied_from = 0
+    r.begun = 0
     rows[slot].at_slot = row
     s.highest_slot = max(s.highest_slot, slot)
     s.admissions += 1

@@ -10,22 +10,48 @@ from __future__ import annotations
 from kvrm_sim.compiled import inner, kernel, outlined
 from kvrm_sim.decoding import READ_STAGED, join_decoding, leave_decoding, row_computed, row_delivered, take_pending
 from kvrm_sim.meters import tally
-from kvrm_sim.pager import PAGED, blocks_for, can_take_run, grow, release_row, run_length, take_run
-from kvrm_sim.request import known_tokens, log_event, pop_waiting, push_waiting_front
+from kvrm_sim.pager import PAGED, blocks_for, can_take_run, grow, release_row, run_length, share_chain, take_run
+from kvrm_sim.prefix import (
+    TAIL_COPY,
+    available_blocks,
+    find_chain,
+    give_keys,
+)
+from kvrm_sim.request import known_tokens, log_event
 from kvrm_sim.rowlist import close_row, open_row
 from kvrm_sim.state import EV_ADMIT, EV_PREEMPT, H_QUEUE, NONE, Arrays, Ints, Record, Records
+from kvrm_sim.waiting import pop_waiting, return_to_waiting
 
 PREFILL_NONE, PREFILL_CHUNKED, PREFILL_SEPARATE = range(3)
 FULL_PROMPT, FIRST_CHUNK = range(2)
 REFILL_CONTINUOUS, REFILL_BATCH = range(2)
+VICTIM_LAST, VICTIM_LEAST_COMPUTED, VICTIM_LARGEST, VICTIM_LOWEST_PRIORITY = range(4)
 
 
 @outlined
-def preempt_last(p: Record, s: Record, step: Record, a: Arrays) -> int:
-    """Preempt the last running row by recomputation: blocks released, computed lost, front of waiting. Returns the
-    row.
-    """
-    row = s.running_tail
+def _victim(p: Record, s: Record, requests: Records, rows: Records) -> int:
+    """The running row that goes first; the later one of equals."""
+    if p.victim == VICTIM_LAST:
+        return s.running_tail
+    worst, found = 0, NONE
+    row = s.running_head
+    while row != NONE:
+        if p.victim == VICTIM_LEAST_COMPUTED:
+            weight = -row_computed(s, rows, row)
+        elif p.victim == VICTIM_LARGEST:
+            weight = rows[row].blocks
+        else:
+            weight = requests[rows[row].request].priority
+        if found == NONE or weight >= worst:
+            worst, found = weight, row
+        row = rows[row].next
+    return found
+
+
+@outlined
+def preempt(p: Record, s: Record, step: Record, a: Arrays) -> int:
+    """Preempt the victim by recomputation: blocks released, computed lost, back to waiting. Returns its row."""
+    row = _victim(p, s, a.requests, a.rows)
     request = a.rows[row].request
     q = a.requests[request]
     lost = row_computed(s, a.rows, row)
@@ -33,17 +59,18 @@ def preempt_last(p: Record, s: Record, step: Record, a: Arrays) -> int:
         q.delivered = row_delivered(s, a.rows, a.requests, row)
         if not _is_newcomer(s, a.rows, row):
             q.last_token_ns = s.last_decode_end_ns
-        leave_decoding(p, s, a.requests, a.rows, a.heads, row)
+        leave_decoding(p, s, a.requests, a.rows, a.heads, a.table, row)
     else:
         s.used_prefill = 0  # it is the one row that was still prefilling
     q.preemptions += 1
     q.recomputed_tokens += lost
+    q.lost_tokens = lost
     s.recomputed_tokens += lost
     s.preemptions += 1
     step.preempted += 1
     release_row(p, s, a.rows, a.blocks, a.tree, a.table, row, blocks_for(p, q.reserved_tokens))
     close_row(s, a.rows, row)
-    push_waiting_front(s, a.requests, request)
+    return_to_waiting(p, s, a.requests, request)
     log_event(p, s, a.events, EV_PREEMPT, s.now_ns, q.row)
     return row
 
@@ -75,15 +102,15 @@ def _rows_to_grow(s: Record, rows: Records, heads: Ints) -> int:
 
 @inner
 def _grow_decoding(p: Record, s: Record, step: Record, a: Arrays) -> None:
-    """Give each decoding row that needs one its next block; who cannot get it preempts the last, possibly itself."""
+    """Give each decoding row that needs one its next block; who cannot get it preempts the victim, possibly itself."""
     count = _rows_to_grow(s, a.rows, a.heads)
     for at in range(count):
         row = a.rows["growing"][at]
+        # A row without a request was preempted for an earlier one.
+        while a.rows[row].request != NONE and available_blocks(s) == 0:
+            preempt(p, s, step, a)
         if a.rows[row].request == NONE:
-            return  # preempted for an earlier row, and so is everything behind it
-        while s.free_blocks == 0:
-            if preempt_last(p, s, step, a) == row:
-                return
+            continue
         grow(p, s, a, row, 1)
         if p.read == READ_STAGED:
             take_pending(s, a.rows, a.table, row)
@@ -113,9 +140,10 @@ def _continue_prefill(p: Record, s: Record, step: Record, a: Arrays, left: int) 
     tokens = min(known_tokens(a.requests[a.rows[row].request]) - computed, left)
     if p.reserve == PAGED:
         needed = blocks_for(p, computed + tokens) - a.rows[row].blocks
-        if needed > s.free_blocks:
-            preempt_last(p, s, step, a)
-            return left
+        while needed > available_blocks(s):
+            if preempt(p, s, step, a) == row:
+                return left
+            left += 1  # a decoding row's token
         if needed > 0:
             grow(p, s, a, row, needed)
     _plan_prefill(s, step, a, row, tokens)
@@ -123,22 +151,29 @@ def _continue_prefill(p: Record, s: Record, step: Record, a: Arrays, left: int) 
 
 
 @inner
-def _try_admit(p: Record, s: Record, step: Record, a: Arrays, tokens_known: int) -> int:
-    """Admit the first waiting request if its blocks are free; its row, or -1 (and then nothing has changed)."""
-    q = a.requests[s.waiting_head]
-    if p.reserve == PAGED:
-        wanted = blocks_for(p, tokens_known)
-    else:
-        wanted = run_length(p, q.reserved_tokens)
+def _fits(p: Record, s: Record, a: Arrays, wanted: int, shared: int) -> bool:
+    """Whether the first waiting request's blocks can be had, `shared` of which are cached."""
     margin = 0 if s.num_running == 0 else p.watermark_blocks
-    if wanted > s.free_blocks - margin:
-        return NONE
-    if p.reserve != PAGED and not can_take_run(p, a.blocks, a.tree, wanted):
-        return NONE
-    request = pop_waiting(s, a.requests)
+    room = available_blocks(s) - margin
+    if wanted - shared > room:
+        return False
+    if p.reserve != PAGED:
+        return can_take_run(p, a.blocks, a.tree, wanted)
+    # Of the available blocks, those that are to be shared cannot be given out.
+    return shared == 0 or wanted - shared <= room - s.chain_evictable
+
+
+@inner
+def _admit(p: Record, s: Record, step: Record, a: Arrays, wanted: int, shared: int) -> int:
+    """Admit the first waiting request, whose blocks can be had; its row."""
+    request = pop_waiting(p, s, a.requests)
+    s.chain_request = NONE
+    q = a.requests[request]
     row = open_row(s, a.rows, request)
     if p.reserve == PAGED:
-        grow(p, s, a, row, wanted)
+        if shared > 0:
+            share_chain(s, a, row)
+        grow(p, s, a, row, wanted - shared)
     else:
         take_run(p, s, a.rows, a.blocks, a.tree, row, wanted, blocks_for(p, q.reserved_tokens))
     step.admitted += 1
@@ -151,37 +186,73 @@ def _try_admit(p: Record, s: Record, step: Record, a: Arrays, tokens_known: int)
 
 
 @inner
-def _admit_chunked(p: Record, s: Record, step: Record, a: Arrays, left: int) -> None:
-    """Admit waiting requests in order while the budget, the slots and the pool allow; stop at the first that does
-    not fit.
-    """
-    while s.waiting_head != NONE and left > 0 and s.num_running < p.slots:
-        known = known_tokens(a.requests[s.waiting_head])
-        tokens = 1 if p.prefill == PREFILL_NONE else min(known, left)
-        wanted = tokens if p.admission == FIRST_CHUNK and p.prefill != PREFILL_NONE else known
-        row = _try_admit(p, s, step, a, wanted)
-        if row == NONE:
-            return
-        if p.prefill == PREFILL_NONE:
-            join_decoding(p, s, a, row, known - 1)
-        else:
-            _plan_prefill(s, step, a, row, tokens)
-            left -= tokens
+def _count_hit(s: Record, step: Record, q: Record, tokens: int) -> None:
+    """A first admission's cached tokens are a hit; a later one's were not lost after all."""
+    if q.hit_tokens == NONE:
+        q.hit_tokens = tokens
+        s.hit_tokens += tokens
+        step.hit_tokens += tokens
+    else:
+        kept = min(tokens, q.lost_tokens)
+        q.recomputed_tokens -= kept
+        s.recomputed_tokens -= kept
 
 
 @inner
-def _admit_whole(p: Record, s: Record, step: Record, a: Arrays) -> None:
-    """Admit whole prompts for a step of prefills; the first one whatever its length, further ones within the budget."""
-    left = p.token_budget
-    while s.waiting_head != NONE and s.num_running < p.slots:
-        known = known_tokens(a.requests[s.waiting_head])
-        if step.prefill_rows > 0 and known > left:
+def _begin_row(p: Record, s: Record, step: Record, a: Arrays, row: int, shared: int, copied_from: int) -> None:
+    """Where an admitted row begins: behind what is cached of its prompt (`none`: all of it is there)."""
+    q = a.requests[a.rows[row].request]
+    known = known_tokens(q)
+    computed = shared * p.block_size
+    if copied_from != 0:
+        computed = known - 1
+        a.rows[row].copied_from = copied_from
+        step.copied_blocks += 1
+    _count_hit(s, step, q, computed)
+    if p.prefill != PREFILL_NONE:
+        a.rows[row].computed = computed
+        s.used_prefill += computed
+        return
+    end = min(q.num_keys, (known - 1) // p.block_size)
+    if shared < end:
+        give_keys(p, s, a.blocks, a.keys, a.ids, a.table, row, q.ids_at, shared, end)
+    join_decoding(p, s, a, row, known - 1)
+
+
+@inner
+def _admit_waiting(p: Record, s: Record, step: Record, a: Arrays, left: int) -> None:
+    """Admit waiting requests in order while the budget, the slots and the pool allow; stop at the first that does
+    not fit. Whole prompts (`separate`): the first one whatever its length.
+    """
+    whole = p.prefill == PREFILL_SEPARATE
+    while s.waiting_head != NONE and (left > 0 or whole) and s.num_running < p.slots:
+        q = a.requests[s.waiting_head]
+        known = known_tokens(q)
+        shared = 0
+        copied_from = 0
+        if q.num_keys > 0:
+            most = (known - 1) // p.block_size
+            find_chain(p, s, a.blocks, a.keys, a.ids, a.chain, s.waiting_head, q.ids_at, q.num_keys, most)
+            shared = s.chain_shared
+            if p.partial_tail == TAIL_COPY and s.chain_blocks > shared:
+                copied_from = a.chain[shared]
+        start = known - 1 if copied_from != 0 or p.prefill == PREFILL_NONE else shared * p.block_size
+        tokens = known - start
+        if whole:
+            if step.prefill_rows > 0 and tokens > left:
+                return
+        else:
+            tokens = min(tokens, left)
+        wanted = blocks_for(p, start + tokens if p.admission == FIRST_CHUNK else known)
+        if p.reserve != PAGED:
+            wanted = run_length(p, q.reserved_tokens)
+        if not _fits(p, s, a, wanted, shared):
             return
-        row = _try_admit(p, s, step, a, known)
-        if row == NONE:
-            return
-        _plan_prefill(s, step, a, row, known)
-        left -= known
+        row = _admit(p, s, step, a, wanted, shared)
+        _begin_row(p, s, step, a, row, shared, copied_from)
+        if p.prefill != PREFILL_NONE:
+            _plan_prefill(s, step, a, row, tokens)
+            left -= tokens
 
 
 @inner
@@ -189,21 +260,22 @@ def schedule(p: Record, s: Record, step: Record, a: Arrays) -> None:
     """Choose the rows of the next step; step.decode_rows + step.prefill_rows == 0 means there is nothing to run."""
     if s.num_running == 0:
         s.batch_open = 1
-    may_refill = p.refill == REFILL_CONTINUOUS or s.batch_open
-    if p.prefill == PREFILL_SEPARATE:
-        if may_refill:
-            _admit_whole(p, s, step, a)
-        if step.prefill_rows == 0:
+    admits = p.refill == REFILL_CONTINUOUS or s.batch_open
+    decodes_first = p.prefill != PREFILL_SEPARATE
+    left = p.token_budget
+    # `separate` admits first, and decodes when nothing was admitted. One loop, so that each part is compiled once.
+    for turn in range(2):
+        if (turn == 0) == decodes_first:
+            if step.prefill_rows > 0:
+                break
             if p.reserve == PAGED:
                 _grow_decoding(p, s, step, a)
-            step.decode_rows = s.num_decode
-    else:
-        if p.reserve == PAGED:
-            _grow_decoding(p, s, step, a)
-        left = p.token_budget - s.num_decode
-        left = _continue_prefill(p, s, step, a, left)
-        if step.preempted == 0 and may_refill:
-            _admit_chunked(p, s, step, a, left)
+            if decodes_first:
+                left = _continue_prefill(p, s, step, a, p.token_budget - s.num_decode)
+                admits = admits and step.preempted == 0
+        elif admits:
+            _admit_waiting(p, s, step, a, left)
+    if decodes_first or step.prefill_rows == 0:
         step.decode_rows = s.num_decode
     if step.decode_rows > 0:
         s.batch_open = 0

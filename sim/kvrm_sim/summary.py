@@ -131,7 +131,7 @@ def summarize(
         "prefill_tokens": int(s.prefill_tokens),
         "delivered_tokens": int(s.tokens_delivered),
         "recompute_tax": _recompute_tax(ended),
-        "prefix_hit_tokens": 0 if "prefix_hashes" in trace.columns else None,
+        **_sharing(ended, trace),
         **_spikes(times["itl_s"], Distribution.of(tallies[H_WINDOW_P99], histograms[H_WINDOW_P99])),
         "burstiness": None if burstiness is None else dict(burstiness),
     }
@@ -169,6 +169,19 @@ def _recompute_tax(ended: _Ended) -> float | None:
 
 def _ratio(part: float, whole: float) -> float | None:
     return float(part) / float(whole) if whole else None
+
+
+def _sharing(ended: _Ended, trace: TraceInfo) -> dict[str, Any]:
+    """Prompt tokens that were found cached at first admissions; None where the trace has no prefix hashes."""
+    s, unit = ended.scalars, ended.plan.block_bytes
+    if "prefix_hashes" not in trace.columns:
+        return {"prefix_hit_tokens": None, "cached_kv_bytes": None, "evicted_blocks": None, "copied_blocks": None}
+    return {
+        "prefix_hit_tokens": int(s.hit_tokens),
+        "cached_kv_bytes": {"mean": ended.mean(s.acc_cached, unit), "peak": int(s.peak_cached_blocks) * unit},
+        "evicted_blocks": int(s.evicted_blocks),
+        "copied_blocks": int(s.copied_blocks),
+    }
 
 
 def _rates(ended: _Ended) -> dict[str, Any]:

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvrm_sim import policy as words
 from kvrm_sim import state as st
 from kvrm_sim.config import OverLimit
 from kvrm_sim.cost import time_step
-from kvrm_sim.derivation import UNLIMITED_TOKENS, code, largest_run_blocks
+from kvrm_sim.derivation import UNLIMITED_TOKENS, code, largest_run_blocks, sharing_values
 from kvrm_sim.parameters import CoreParameters, core_parameters
 from kvrm_sim.replica import Replica, Sinks
 from tests.sim.reference_records import Arrival, ReferenceConfig, RequestRow
@@ -22,13 +23,13 @@ from tests.sim.reference_records import Arrival, ReferenceConfig, RequestRow
 PLAN = (
     "decode_rows", "prefill_rows", "prefill_tokens", "prefill_read_tokens", "prefill_pairs", "sampled_rows",
     "launch_kind", "padded_rows", "dense_tokens", "context_bucket", "read_tokens",
-    "groups", "moved_blocks", "needed_tokens", "segments", "rounds", "blocks_taken", "blocks_freed",
+    "groups", "moved_blocks", "needed_tokens", "segments", "rounds", "copied_blocks", "blocks_taken", "blocks_freed",
 )  # fmt: skip
 
 COSTS = (
     "host_step_ns", "host_row_ns", "host_block_ns", "host_group_ns", "commit_call_ns", "commit_byte_ns",
     "launch_kernel_ns", "first_launch_ns", "graph_replay_ns", "graph_node_gap_ns",
-    "submit_call_ns", "submit_descriptor_ns", "copy_segment_ns", "copy_block_ns",
+    "submit_call_ns", "submit_descriptor_ns", "tail_kernel_ns", "copy_segment_ns", "copy_block_ns",
     "attention_token_ns", "attention_mixed_token_ns", "prefill_token_ns", "prefill_pair_ns",
     "dense_token_ns", "dense_weights_ns", "head_row_ns", "head_weights_ns",
     "collective_call_ns", "collective_token_ns",
@@ -64,6 +65,12 @@ def parameters_for(config: ReferenceConfig, costs: dict[str, float], **values: A
         "admission": code(config.admission, words.Admission),
         "watermark_blocks": config.watermark_blocks,
         "refill": code(config.refill, words.Refill),
+        "queue_order": code(config.order, words.Order),
+        "aging_ns": config.aging_ns or 0,
+        "victim": code(config.victim, words.Victim),
+        "extent_blocks": config.extent_blocks,
+        "release_order": code(config.release_order, words.ReleaseOrder),
+        "tail_segments": config.layers if config.layout == "layer_major" else 1,
         "launch": code(config.launch, words.LaunchMode),
         "mixed": code(config.mixed, words.MixedMode),
         "track_longest": int(bool(contexts) and contexts[0] < config.limit_tokens),
@@ -85,6 +92,13 @@ def parameters_for(config: ReferenceConfig, costs: dict[str, float], **values: A
         "backlog_tenth_ns": 1 << 60,
         "check": 1,
     }
+    if config.prefix_sharing and config.hash_block_tokens is not None:
+        decisions |= sharing_values(
+            block_size_tokens=config.block_size_tokens,
+            hash_block_tokens=config.hash_block_tokens,
+            pool_blocks=config.pool_blocks,
+            partial_tail=code(config.partial_tail, words.PartialTail),
+        )
     ladders: dict[str, Sequence[int]] = {
         "buckets": config.buckets_tokens,
         "batch_sizes": config.batch_sizes,
@@ -120,7 +134,14 @@ def arrival_records(arrivals: Sequence[Arrival]) -> st.Records:
             a.output_tokens,
             declared,
         )
+        record["priority"], record["num_ids"] = a.priority, len(a.hashes)
+    records["ids_at"] = np.cumsum(records["num_ids"]) - records["num_ids"]
     return records
+
+
+def arrival_ids(arrivals: Sequence[Arrival]) -> NDArray[np.int64]:
+    """The prefix hashes that `arrival_records` point into."""
+    return np.array([identity for a in arrivals for identity in a.hashes], np.int64)
 
 
 @dataclass
@@ -164,6 +185,7 @@ def request_row(record: st.Record) -> RequestRow:
         delivered=int(record.delivered),
         preemptions=int(record.preemptions),
         recomputed_tokens=int(record.recomputed_tokens),
+        hit_tokens=optional(record.hit_tokens),
     )
 
 
@@ -189,7 +211,7 @@ def run_core(
 ) -> CoreRun:
     """Give all arrivals at once and run to the end, or to ``until_ns``."""
     run = new_run(parameters)
-    run.replica.supply(arrival_records(arrivals), known_until_ns=st.NEVER)
+    run.replica.supply(arrival_records(arrivals), known_until_ns=st.NEVER, ids=arrival_ids(arrivals))
     flags = st.STOP_AT_DECISIONS if keep_steps else 0
     while True:
         reason = run.replica.advance(st.NEVER if until_ns is None else until_ns, max_steps=1000, flags=flags)

@@ -2,8 +2,9 @@
 
 It is the oracle of the compiled decision core and shares nothing with it: plain objects and lists, loops that search,
 nothing incremental. What a step costs is a function that is passed in. Its parts follow the page: arrivals (section 1)
-in reference_arrivals.py, the decision (3) in reference_scheduler.py, blocks (5) in reference_pool.py, the plan (6) in
-reference_plan.py; the clock and the end of a step (2, 4) are here. Every state is checked (reference_checks.py).
+in reference_arrivals.py, the decision (3) in reference_scheduler.py, blocks (5) in reference_pool.py and
+reference_runs.py, prefix sharing (5) in reference_prefix.py, the plan (6) in reference_plan.py; the clock and the end
+of a step (2, 4) are here. Every state is checked (reference_checks.py).
 Left out: what a step costs, windows and summaries.
 """
 
@@ -100,6 +101,7 @@ class Replica:
         """Arrivals join the tail of waiting in file order, or are rejected."""
         while self.to_come and self.to_come[0].arrival_ns < before_ns:
             request = request_of(self.config, self.to_come.pop(0), self.scheduler.pool)
+            request.turn = len(self.requests)
             self.requests.append(request)
             self.events.append(Event(request.arrival_ns, "arrive", request.row))
             if request.outcome is None:
@@ -108,13 +110,19 @@ class Replica:
                 self.events.append(Event(request.arrival_ns, "reject", request.row))
 
     def _start_step(self) -> None:
-        scheduler, running = self.scheduler, self.scheduler.running
+        scheduler = self.scheduler
         planned = scheduler.decide(self.now_ns)
         check_state(self)
         check_decision(self, planned)
         if not planned:
             return  # idle until the next arrival
-        plan, launch = plan_integers(self.config, planned, taken=scheduler.blocks_taken, freed=scheduler.blocks_freed)
+        plan, launch = plan_integers(
+            self.config,
+            planned,
+            copied=scheduler.copied_blocks,
+            taken=scheduler.blocks_taken,
+            freed=scheduler.blocks_freed,
+        )
         scheduler.blocks_freed = 0
         row_moves = scheduler.move_rows(launch.batch) if launch.kind == GRAPH else 0
         self._stage(planned, is_decode=plan["prefill_rows"] == 0)
@@ -130,8 +138,9 @@ class Replica:
                 off_ladder=launch.off_ladder,
                 row_moves=row_moves,
                 reserved_blocks=scheduler.reserved_blocks(),
-                allocated_blocks=sum(len(r.blocks) for r in running),
-                used_tokens=sum(r.computed for r in running),
+                allocated_blocks=scheduler.allocated_blocks(),
+                used_tokens=scheduler.used_tokens(),
+                cached_blocks=len(scheduler.pager.evictable),
                 tables=self._tables() if self.keep_tables else None,
             )
         )
@@ -149,8 +158,13 @@ class Replica:
 
     def _end_step(self) -> None:
         planned, self.in_flight = self.in_flight, []
+        block_size = self.config.block_size_tokens
         for r, n in planned:
+            first = r.computed // block_size
             r.computed += n
+            if not r.decoding:
+                self.scheduler.pager.give_keys(r, first, r.computed // block_size)
+        for r, _ in planned:
             if r.computed == r.known:
                 self._deliver(r)
         for r in sorted((r for r, _ in planned if r.delivered == r.output), key=slot_of):
@@ -197,6 +211,7 @@ class Replica:
                 delivered=r.delivered,
                 preemptions=r.preemptions,
                 recomputed_tokens=r.recomputed_tokens,
+                hit_tokens=r.hit_tokens,
             )
             for r in self.requests
         ]
@@ -205,5 +220,6 @@ class Replica:
             steps=self.steps,
             itl_ns=self.itl_ns,
             events=self.events,
-            free_blocks=self.scheduler.pool.free(),
+            free_blocks=self.scheduler.pager.free(),
+            cached_blocks=len(self.scheduler.pager.evictable),
         )

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from tests.sim.reference_pool import RunStore, Store
+from tests.sim.reference_pool import Store
 from tests.sim.reference_records import Arrival, ReferenceConfig, ReferenceInputError, Request
+from tests.sim.reference_runs import RunStore
 
 
 def request_of(config: ReferenceConfig, arrival: Arrival, pool: Store) -> Request:
     """The request of an arrival; its ``outcome`` is set when it is rejected at once."""
     output, cut_by, declared = _effective_output(config, arrival)
-    request = Request(arrival.row, arrival.arrival_ns, arrival.prompt_tokens, output, None, cut_by)
+    request = Request(
+        arrival.row, arrival.arrival_ns, arrival.prompt_tokens, output, None, cut_by, arrival.priority, arrival.hashes
+    )
     if output <= 0:
         request.outcome, request.reason = "rejected", "over_limit"
         return request

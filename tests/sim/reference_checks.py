@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.sim.reference_plan import Group, Planned
-from tests.sim.reference_pool import RunStore
 from tests.sim.reference_records import ReferenceConfig, Request
+from tests.sim.reference_runs import RunStore
 
 if TYPE_CHECKING:
     from tests.sim.reference import Replica
@@ -35,19 +35,54 @@ def check_state(replica: Replica) -> None:
 
 
 def _check_blocks(replica: Replica) -> None:
-    """free + used = total, each block has one owner, and each owner holds what its entries need."""
-    config, pool = replica.config, replica.scheduler.pool
+    """store + evictable + held = pool, each row holds what its entries need, and a reservation is one run."""
+    config, scheduler = replica.config, replica.scheduler
+    pool, pager = scheduler.pool, scheduler.pager
     pool.check()
-    owned = [block for r in replica.scheduler.running for block in r.blocks]
-    everything = sorted(owned + pool.free_ids())
-    assert everything == list(range(1, config.pool_blocks + 1)), f"blocks lost or owned twice: {everything}"
-    assert pool.free() + len(owned) == config.pool_blocks
-    for r in replica.scheduler.running:
+    held = {block for r in scheduler.running for block in r.blocks}
+    everything = sorted([*held, *pager.evictable, *pool.free_ids()])
+    assert everything == list(range(1, config.pool_blocks + 1)), f"blocks lost or in two places: {everything}"
+    assert pager.free() + len(held) == config.pool_blocks
+    for r in scheduler.running:
         assert len(r.blocks) >= config.blocks(r.computed), f"row {r.row} has {r.computed} entries in {r.blocks}"
+        assert len(set(r.blocks)) == len(r.blocks), f"row {r.row} holds a block twice: {r.blocks}"
         if r.reservation_tokens is not None:
             assert isinstance(pool, RunStore)
             run = list(range(r.blocks[0], r.blocks[0] + pool.run_blocks(config.blocks(r.reservation_tokens))))
             assert r.blocks == run, f"row {r.row} holds {r.blocks}, not one run of its reservation"
+    if config.paged:
+        _check_sharing(replica)
+    else:
+        assert (pager.holders, pager.cached, pager.evictable) == ({}, {}, []), "a reservation was shared"
+        assert len(held) == sum(len(r.blocks) for r in scheduler.running), "a block has two owners"
+
+
+def _check_sharing(replica: Replica) -> None:
+    """refs are the rows that hold a block; a key and its block find each other; what two rows hold is full for both."""
+    config, running, pager = replica.config, replica.scheduler.running, replica.scheduler.pager
+    size = config.block_size_tokens
+    places: dict[int, list[tuple[Request, int]]] = {}
+    for r in running:
+        for index, block in enumerate(r.blocks):
+            places.setdefault(block, []).append((r, index))
+    holders = {block: {r for r, _ in found} for block, found in places.items()}
+    assert pager.holders == holders, f"holders of {sorted(pager.holders)}, held are {sorted(holders)}"
+    key_of = {block: key for key, block in pager.cached.items()}
+    assert len(key_of) == len(pager.cached), f"two keys find one block: {pager.cached}"
+    assert sorted(pager.evictable) == sorted(set(key_of) - set(holders)), (
+        f"evictable are {pager.evictable}, with a key {sorted(key_of)}, held {sorted(holders)}"
+    )
+    keys = {r: pager.keys(r) for r in running}
+    for block, found in places.items():
+        for r, index in found:
+            if len(found) > 1 or block in key_of:
+                assert (index + 1) * size <= r.computed, f"row {r.row}: block {block} is shared and not full"
+            assert block not in key_of or keys[r][index : index + 1] == [key_of[block]], (
+                f"row {r.row}: block {block} has key {key_of[block]}, the row's keys are {keys[r]}"
+            )
+    shared = sum(len(found) - 1 for found in places.values())
+    tokens = sum(r.computed for r in running) - shared * size
+    assert replica.scheduler.used_tokens() == tokens, f"{tokens} tokens are used"
 
 
 def check_decision(replica: Replica, planned: Planned) -> None:
@@ -63,12 +98,22 @@ def check_decision(replica: Replica, planned: Planned) -> None:
     for r, n in planned:
         assert 1 <= n <= r.known - r.computed, f"row {r.row}: {n} tokens planned"
         assert config.blocks(r.computed + n) <= len(r.blocks), f"row {r.row} has no block for its entries"
+        if config.paged:
+            _check_written(replica, r, n)
     if config.prefill == "chunked":
         assert tokens <= config.token_budget, f"{tokens} tokens planned"
     if config.prefill != "separate":
         assert rows == running, "a running row is left out"
     elif any(r.decoding for r in rows):
         assert rows == running, "a separate step mixes, or leaves a row out"
+
+
+def _check_written(replica: Replica, r: Request, n: int) -> None:
+    """A row writes only to blocks that it alone holds and that nobody finds by a key."""
+    pager, size = replica.scheduler.pager, replica.config.block_size_tokens
+    for block in r.blocks[r.computed // size : replica.config.blocks(r.computed + n)]:
+        assert pager.holders[block] == {r}, f"row {r.row} writes to block {block}, which it shares"
+        assert pager.key_of(block) is None, f"row {r.row} writes to block {block}, which has a key"
 
 
 def check_staging(config: ReferenceConfig, planned: Planned, groups: list[Group]) -> None:
@@ -116,10 +161,14 @@ def check_drained(replica: Replica) -> None:
     scheduler = replica.scheduler
     left_over = [r.row for r in scheduler.waiting + scheduler.running]
     assert left_over == [], f"rows {left_over} are left over"
-    assert sorted(scheduler.pool.free_ids()) == list(range(1, replica.config.pool_blocks + 1)), "blocks leaked"
+    left = sorted(scheduler.pool.free_ids() + scheduler.pager.evictable)
+    assert left == list(range(1, replica.config.pool_blocks + 1)), "blocks leaked"
     for r in replica.requests:
         assert r.outcome is not None, f"row {r.row} has no outcome"
         assert r.outcome == "rejected" or r.delivered == r.output, f"row {r.row} delivered {r.delivered}"
+        assert (r.hit_tokens is None) == (r.outcome == "rejected"), f"row {r.row} hit {r.hit_tokens} tokens"
+        assert (r.hit_tokens or 0) < r.prompt, f"row {r.row} hit {r.hit_tokens} tokens of {r.prompt}"
+        assert r.recomputed_tokens >= 0, f"row {r.row} recomputed {r.recomputed_tokens} tokens"
     tokens = sum(r.delivered for r in replica.requests)
     assert tokens == sum(step.plan["sampled_rows"] for step in replica.steps), "tokens delivered that nobody sampled"
     assert len(replica.itl_ns) == sum(max(0, r.delivered - 1) for r in replica.requests), "a gap is missing"

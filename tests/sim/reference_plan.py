@@ -117,7 +117,7 @@ def read_tokens(config: ReferenceConfig, decoding: list[Request], launch: Launch
 
 
 def plan_integers(
-    config: ReferenceConfig, planned: Planned, *, taken: int, freed: int
+    config: ReferenceConfig, planned: Planned, *, copied: int, taken: int, freed: int
 ) -> tuple[dict[str, int], Launch]:
     """All integers of section 6 for the planned rows, before any of it is applied."""
     decoding = [request for request, _ in planned if request.decoding]
@@ -139,6 +139,7 @@ def plan_integers(
         "context_bucket": launch.context,
         "read_tokens": read_tokens(config, decoding, launch),
         **transport_integers(config, groups),
+        "copied_blocks": copied,
         "blocks_taken": taken,
         "blocks_freed": freed,
     }

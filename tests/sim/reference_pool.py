@@ -1,7 +1,9 @@
-"""The reference's physical blocks: four free stores, literal from docs/semantics.md section 5.
+"""The reference's physical blocks: free stores of single blocks, literal from docs/semantics.md section 5.
 
-Ids run from 1 to ``pool_blocks``; 0 is the null block and never in a store. Lists are searched from end to end: this
-is the page made executable, not an allocator to use. Each store checks first and acts then: what fails changes nothing.
+Stores that also give contiguous reservations are in reference_runs.py; who holds a block and which blocks can be found
+again is reference_prefix.py's. Ids run from 1 to ``pool_blocks``; 0 is the null block and never in a store. Lists are
+searched from end to end: this is the page made executable, not an allocator to use. Each store checks first and acts
+then: what fails changes nothing.
 """
 
 from __future__ import annotations
@@ -37,14 +39,18 @@ class Store(ABC):
 
     def grow(self, last: int | None, count: int) -> list[int]:
         """``count`` more blocks, in logical order, for a request whose last block is ``last`` (None: holds none)."""
-        del last  # only the contiguous store looks at it
+        del last  # only the contiguous and the extent store look at it
         self._check_room(count)
         return [self.take_one() for _ in range(count)]
 
-    def release(self, blocks: list[int]) -> None:
-        """Give a paged request's blocks back: the last logical block first, one by one."""
-        for block in reversed(blocks):
+    def release(self, blocks: list[int], release_order: str = "reverse") -> None:
+        """Give blocks of a paged request back, one by one: the last logical block first, or in the sorted order."""
+        for block in self.sorted_for_release(blocks) if release_order == "sorted" else reversed(blocks):
             self.release_one(block)
+
+    def sorted_for_release(self, blocks: list[int]) -> list[int]:
+        """``blocks`` so that, released in this order, they are next given out in ascending order of their ids."""
+        raise AssertionError(f"{type(self).__name__} has no sorted release of {blocks}")
 
     def check(self) -> None:
         """Assert what this store promises about its free blocks."""
@@ -56,26 +62,6 @@ class Store(ABC):
         free = self.free()
         if count > free:
             raise PoolExhaustedError(f"{count} blocks asked for, {free} of {self.pool_blocks} free")
-
-
-class RunStore(Store):
-    """A store that gives contiguous reservations, too."""
-
-    @abstractmethod
-    def run_blocks(self, count: int) -> int:
-        """Blocks that a reservation of ``count`` blocks takes."""
-
-    @abstractmethod
-    def largest_empty_run(self) -> int:
-        """Blocks of the largest run of the empty pool."""
-
-    @abstractmethod
-    def reserve(self, count: int) -> list[int] | None:
-        """A run of ``run_blocks(count)`` blocks, or None when no single run is found."""
-
-    @abstractmethod
-    def release_reservation(self, blocks: list[int]) -> None:
-        """Give a reservation back, as one run."""
 
 
 class LifoStore(Store):
@@ -93,6 +79,29 @@ class LifoStore(Store):
 
     def release_one(self, block: int) -> None:
         self.stack.append(block)
+
+    def sorted_for_release(self, blocks: list[int]) -> list[int]:
+        return sorted(blocks, reverse=True)
+
+
+class FifoStore(Store):
+    """A queue. At the start 1, 2, 3, …; a release joins its end."""
+
+    def __init__(self, pool_blocks: int) -> None:
+        super().__init__(pool_blocks)
+        self.queue = list(range(1, pool_blocks + 1))
+
+    def free_ids(self) -> list[int]:
+        return list(self.queue)
+
+    def take_one(self) -> int:
+        return self.queue.pop(0)
+
+    def release_one(self, block: int) -> None:
+        self.queue.append(block)
+
+    def sorted_for_release(self, blocks: list[int]) -> list[int]:
+        return sorted(blocks)
 
 
 class LowestStore(Store):
@@ -114,176 +123,58 @@ class LowestStore(Store):
         self.ids.append(block)
 
 
-class ContiguousStore(RunStore):
-    """Free extents; a request extends its last run, else takes the best fit.
+class ExtentStore(Store):
+    """Ids cut into extents of ``extent_blocks``; a request goes on in the extent of its last block while it can.
 
-    ``extents`` holds (start, blocks), most recent first over all sizes; so the first of a size is the most recent in
-    that size's bin. An extent that changes size is removed and inserted anew.
+    ``whole`` holds the numbers of the wholly free extents, the one that became so most recently first.
     """
 
-    def __init__(self, pool_blocks: int) -> None:
+    def __init__(self, pool_blocks: int, extent_blocks: int) -> None:
         super().__init__(pool_blocks)
-        self.extents = [(1, pool_blocks)]
+        self.extent_blocks = extent_blocks
+        self.ids = list(range(1, pool_blocks + 1))
+        self.whole = list(range(-(-pool_blocks // extent_blocks)))
 
     def free_ids(self) -> list[int]:
-        return [block for start, size in self.extents for block in range(start, start + size)]
-
-    def free(self) -> int:
-        return sum(size for _, size in self.extents)
+        return list(self.ids)
 
     def grow(self, last: int | None, count: int) -> list[int]:
         self._check_room(count)
         taken: list[int] = []
-        while count > 0:
-            follower = last + 1 if last is not None else None
-            extent = next((e for e in self.extents if e[0] == follower), None)
-            if extent is None:
-                extent = self._best_fit(count) or self._largest()
-            piece = self._take(extent, min(count, extent[1]))
-            taken += piece
-            count -= len(piece)
-            last = piece[-1]
+        for _ in range(count):
+            last = self._take_after(last)
+            taken.append(last)
         return taken
 
     def take_one(self) -> int:
-        return self.grow(None, 1)[0]
+        return self._take_after(None)
 
     def release_one(self, block: int) -> None:
-        self._give(block, 1)
-
-    def run_blocks(self, count: int) -> int:
-        return count
-
-    def largest_empty_run(self) -> int:
-        return self.pool_blocks
-
-    def reserve(self, count: int) -> list[int] | None:
-        extent = self._best_fit(count)
-        return None if extent is None else self._take(extent, count)
-
-    def release_reservation(self, blocks: list[int]) -> None:
-        self._give(blocks[0], len(blocks))
+        self.ids.append(block)
+        extent = self._extent(block)
+        if self._is_whole(extent):
+            self.whole.insert(0, extent)
 
     def check(self) -> None:
         super().check()
-        starts = {start for start, _ in self.extents}
-        for start, size in self.extents:
-            assert size > 0, f"empty extent at {start}"
-            assert start + size not in starts, f"extents at {start} and {start + size} were not merged"
+        extents = range(-(-self.pool_blocks // self.extent_blocks))
+        assert sorted(self.whole) == [extent for extent in extents if self._is_whole(extent)], f"whole: {self.whole}"
 
-    def _best_fit(self, count: int) -> tuple[int, int] | None:
-        """The smallest extent with at least ``count`` blocks; ``min`` keeps the first, the most recent, of equals."""
-        return min((e for e in self.extents if e[1] >= count), key=lambda e: e[1], default=None)
+    def _take_after(self, last: int | None) -> int:
+        if last is not None and last + 1 in self.ids and self._extent(last + 1) == self._extent(last):
+            block = last + 1
+        elif self.whole:
+            block = self.whole[0] * self.extent_blocks + 1
+        else:
+            block = min(self.ids)
+        self.ids.remove(block)
+        if self._extent(block) in self.whole:
+            self.whole.remove(self._extent(block))
+        return block
 
-    def _largest(self) -> tuple[int, int]:
-        return max(self.extents, key=lambda e: e[1])
+    def _extent(self, block: int) -> int:
+        return (block - 1) // self.extent_blocks
 
-    def _take(self, extent: tuple[int, int], count: int) -> list[int]:
-        start, size = extent
-        self.extents.remove(extent)
-        if size > count:
-            self.extents.insert(0, (start + count, size - count))
-        return list(range(start, start + count))
-
-    def _give(self, start: int, size: int) -> None:
-        before = next((e for e in self.extents if e[0] + e[1] == start), None)
-        after = next((e for e in self.extents if e[0] == start + size), None)
-        if before is not None:
-            self.extents.remove(before)
-            start, size = before[0], before[1] + size
-        if after is not None:
-            self.extents.remove(after)
-            size += after[1]
-        self.extents.insert(0, (start, size))
-
-
-class BuddyStore(RunStore):
-    """Power-of-two runs over index ``id - 1``; ``lists[k]``: indices of free runs of 2^k blocks, most recent first."""
-
-    def __init__(self, pool_blocks: int) -> None:
-        super().__init__(pool_blocks)
-        self.top = pool_blocks.bit_length() - 1
-        self.lists: list[list[int]] = [[] for _ in range(self.top + 1)]
-        index = 0
-        while index < pool_blocks:
-            order = self.top
-            while index % (1 << order) != 0 or index + (1 << order) > pool_blocks:
-                order -= 1
-            self.lists[order].insert(0, index)
-            index += 1 << order
-
-    def free_ids(self) -> list[int]:
-        return [
-            index + offset + 1
-            for order, indices in enumerate(self.lists)
-            for index in indices
-            for offset in range(1 << order)
-        ]
-
-    def free(self) -> int:
-        return sum(len(indices) << order for order, indices in enumerate(self.lists))
-
-    def take_one(self) -> int:
-        index = self._take(0)
-        assert index is not None
-        return index + 1
-
-    def release_one(self, block: int) -> None:
-        self._give(block - 1, 0)
-
-    def run_blocks(self, count: int) -> int:
-        return 1 << self._order(count)
-
-    def largest_empty_run(self) -> int:
-        return 1 << self.top
-
-    def reserve(self, count: int) -> list[int] | None:
-        order = self._order(count)
-        index = self._take(order)
-        return None if index is None else list(range(index + 1, index + 1 + (1 << order)))
-
-    def release_reservation(self, blocks: list[int]) -> None:
-        self._give(blocks[0] - 1, self._order(len(blocks)))
-
-    def check(self) -> None:
-        super().check()
-        for order, indices in enumerate(self.lists):
-            for index in indices:
-                assert index % (1 << order) == 0, f"run of order {order} at index {index} is not aligned"
-                assert index ^ (1 << order) not in indices, f"buddies of order {order} at {index} were not merged"
-
-    @staticmethod
-    def _order(count: int) -> int:
-        order = 0
-        while 1 << order < count:
-            order += 1
-        return order
-
-    def _take(self, order: int) -> int | None:
-        j = order
-        while j <= self.top and not self.lists[j]:
-            j += 1
-        if j > self.top:
-            return None
-        index = self.lists[j].pop(0)
-        while j > order:
-            j -= 1
-            self.lists[j].insert(0, index + (1 << j))
-        return index
-
-    def _give(self, index: int, order: int) -> None:
-        # A buddy outside the pool is in no list.
-        while index ^ (1 << order) in self.lists[order]:
-            buddy = index ^ (1 << order)
-            self.lists[order].remove(buddy)
-            index = min(index, buddy)
-            order += 1
-        self.lists[order].insert(0, index)
-
-
-STORES: dict[str, type[Store]] = {
-    "lifo": LifoStore,
-    "lowest": LowestStore,
-    "contiguous": ContiguousStore,
-    "buddy": BuddyStore,
-}
+    def _is_whole(self, extent: int) -> bool:
+        blocks = [block for block in range(1, self.pool_blocks + 1) if self._extent(block) == extent]
+        return all(block in self.ids for block in blocks)

@@ -29,7 +29,12 @@ class ReferenceConfig:
     # pager
     pool_blocks: int
     block_size_tokens: int
-    placement: str  # lifo lowest contiguous buddy
+    placement: str  # lifo fifo lowest extent contiguous buddy
+    extent_blocks: int = 16  # extent only
+    release_order: str = "reverse"  # reverse sorted
+    prefix_sharing: bool = False
+    partial_tail: str = "recompute"  # recompute copy
+    hash_block_tokens: int | None = None  # tokens of a hash block of the trace
     # schedule
     slots: int
     prefill: str  # none chunked separate
@@ -37,6 +42,9 @@ class ReferenceConfig:
     admission: str = "full_prompt"  # full_prompt first_chunk
     watermark_blocks: int = 0
     refill: str = "continuous"  # continuous batch
+    order: str = "fcfs"  # fcfs shortest_prompt shortest_total priority
+    aging_ns: int | None = None
+    victim: str = "last"  # last least_computed largest lowest_priority
     # launch
     launch: str = "eager"  # eager graph
     batch_sizes: tuple[int, ...] = ()
@@ -62,6 +70,13 @@ class ReferenceConfig:
         assert self.admission != "first_chunk" or (self.prefill == "chunked" and paged), "no chunk to admit by"
         assert self.reserve != "bucket" or self.buckets_tokens[-1] == self.limit_tokens, "the ladder ends at the limit"
         assert self.staging != "delta" or self.scope == "model", "nothing stays valid at layer scope"
+        assert self.release_order == "reverse" or self.placement in ("lifo", "fifo"), "nothing to sort a release for"
+        assert paged or not self.prefix_sharing, "a reservation is not shared"
+        assert self.partial_tail == "recompute" or self.prefix_sharing, "no tail to copy"
+        assert self.partial_tail == "recompute" or self.prefill != "none", "no prompt is computed, nothing is copied"
+        if self.hash_block_tokens is not None:
+            sizes = (self.hash_block_tokens, self.block_size_tokens)
+            assert max(sizes) % min(sizes) == 0, f"hash blocks and pager blocks of {sizes} tokens do not line up"
         assert self.batch_sizes == () or self.batch_sizes[-1] <= self.slots, "captured batches are cut at the slots"
         for ladder in (self.buckets_tokens, self.batch_sizes, self.context_buckets_tokens, self.token_sizes):
             assert list(ladder) == sorted(set(ladder)), f"ladder {ladder} does not ascend"
@@ -85,6 +100,9 @@ class Arrival:
     prompt_tokens: int
     output_tokens: int
     declared_max_tokens: int | None = None
+    priority: int = 0  # lower is more urgent
+    #: Ids of the prompt's hash blocks; equal ids: equal tokens from the start of the prompt to the end of the block.
+    hashes: tuple[int, ...] = ()
 
 
 @dataclass(eq=False)
@@ -97,7 +115,10 @@ class Request:
     output: int  # O', what will be delivered
     reservation_tokens: int | None  # None: paged
     cut_by: str | None = None  # why O' < O: context_limit, declared_limit
+    priority: int = 0
+    hashes: tuple[int, ...] = ()
 
+    turn: int | None = None  # its number in the order of arrival
     delivered: int = 0
     computed: int = 0
     #: Its prompt (after a preemption: prompt and delivered tokens) is computed.
@@ -116,6 +137,8 @@ class Request:
     finish_ns: int | None = None
     preemptions: int = 0
     recomputed_tokens: int = 0
+    lost_tokens: int = 0  # computed at its last preemption
+    hit_tokens: int | None = None  # at its first admission
 
     @property
     def known(self) -> int:
@@ -137,6 +160,7 @@ class RequestRow:
     delivered: int
     preemptions: int
     recomputed_tokens: int
+    hit_tokens: int | None  # None: never admitted
 
 
 @dataclass(frozen=True)
@@ -161,6 +185,7 @@ class Step:
     reserved_blocks: int
     allocated_blocks: int
     used_tokens: int
+    cached_blocks: int
     tables: dict[int, Table] | None  # by slot, every running request; only when asked for
 
 
@@ -181,4 +206,5 @@ class ReferenceResult:
     steps: list[Step]
     itl_ns: list[int]  # in order of time, within a step in planned order
     events: list[Event]
-    free_blocks: int  # at the end
+    free_blocks: int  # at the end; store and evictable blocks
+    cached_blocks: int  # at the end; evictable blocks

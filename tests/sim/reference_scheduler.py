@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from tests.sim.reference_plan import Planned
-from tests.sim.reference_pool import STORES, RunStore
+from tests.sim.reference_prefix import NO_HIT, Hit, Pager
 from tests.sim.reference_records import Event, ReferenceConfig, Request
+from tests.sim.reference_runs import RunStore, new_store
 
 #: The budget of `prefill = none`, and of the decode steps of `separate`.
 INFINITE_TOKENS = 1 << 60
@@ -16,12 +17,14 @@ class Scheduler:
     def __init__(self, config: ReferenceConfig, events: list[Event]) -> None:
         self.config = config
         self.events = events
-        self.pool = STORES[config.placement](config.pool_blocks)
+        self.pool = new_store(config.placement, config.pool_blocks, config.extent_blocks)
+        self.pager = Pager(config, self.pool)
         self.waiting: list[Request] = []
         self.running: list[Request] = []  # in order of admission
         self.now_ns = 0
         self.batch_open = False  # `refill = batch`: nobody in the batch has decoded yet
         self.blocks_taken = 0  # in the last decision
+        self.copied_blocks = 0  # in the last decision
         self.blocks_freed = 0  # since the previous planned step; whoever starts a step sets it to zero
 
     def decide(self, now_ns: int) -> Planned:
@@ -29,7 +32,7 @@ class Scheduler:
         self.now_ns = now_ns
         decide_once = self._decide_separate if self.config.prefill == "separate" else self._decide_chunked
         while True:
-            self.blocks_taken = 0
+            self.blocks_taken = self.copied_blocks = 0
             if not self.running:
                 self.batch_open = True
             planned, preempted = decide_once()
@@ -46,15 +49,14 @@ class Scheduler:
         if preempted or not self._may_refill():
             return planned, preempted
         while self.waiting and left > 0 and len(self.running) < config.slots:
-            r = self.waiting[0]
-            computed = r.known - 1 if config.prefill == "none" else 0
+            r = self._first_waiting()
+            hit = self.pager.find(r)
+            computed = r.known - 1 if config.prefill == "none" else hit.computed
             n = min(r.known - computed, left)
             want = self._want(r, computed + n)
-            if not self._fits(r, want):
+            if not self._fits(r, want, hit):
                 break
-            self._admit(r, want)
-            r.computed = computed
-            r.decoding = config.prefill == "none"
+            self._admit(r, want, hit, computed)
             planned.append((r, n))
             left -= n
         return planned, preempted
@@ -66,14 +68,15 @@ class Scheduler:
             admitted: Planned = []
             tokens = 0
             while self.waiting and len(self.running) < config.slots:
-                r = self.waiting[0]
-                n = r.known
+                r = self._first_waiting()
+                hit = self.pager.find(r)
+                n = r.known - hit.computed
                 if admitted and tokens + n > config.token_budget:
                     break
-                want = self._want(r, n)
-                if not self._fits(r, want):
+                want = self._want(r, r.known)
+                if not self._fits(r, want, hit):
                     break
-                self._admit(r, want)
+                self._admit(r, want, hit, hit.computed)
                 admitted.append((r, n))
                 tokens += n
             if admitted:
@@ -85,22 +88,48 @@ class Scheduler:
         """Running rows first, in order: (planned, tokens left, preempted)."""
         planned: Planned = []
         left, preempted = budget, False
-        index = 0  # a victim is the last, so never before `index`
-        while index < len(self.running) and left > 0:
-            r = self.running[index]
+        for r in list(self.running):
+            if left <= 0:
+                break
+            if r not in self.running:  # it was the victim of a row before it
+                continue
             n = min(r.known - r.computed, left)
             need = 0 if r.reservation_tokens is not None else self.config.blocks(r.computed + n) - len(r.blocks)
-            while need > self.pool.free():
-                victim = self.running[-1]
+            while r in self.running and need > self.pager.free():
+                victim = self._victim()
                 self._preempt(victim)
                 preempted = True
-                if victim is r:
-                    return planned, left, preempted
-            self._take(r, max(need, 0))
-            planned.append((r, n))
-            left -= n
-            index += 1
+                left += sum(tokens for other, tokens in planned if other is victim)
+                planned = [(other, tokens) for other, tokens in planned if other is not victim]
+            if r in self.running:
+                self._take(r, max(need, 0))
+                planned.append((r, n))
+                left -= n
         return planned, left, preempted
+
+    def _victim(self) -> Request:
+        """The row to preempt: of equals the later in running."""
+        worst = {
+            "last": lambda index: index,
+            "least_computed": lambda index: -self.running[index].computed,
+            "largest": lambda index: len(self.running[index].blocks),
+            "lowest_priority": lambda index: self.running[index].priority,
+        }[self.config.victim]
+        return self.running[max(range(len(self.running)), key=lambda index: (worst(index), index))]
+
+    def _first_waiting(self) -> Request:
+        """First of waiting: the head of the queue, or the least (score, turn)."""
+        if self.config.order == "fcfs":
+            return self.waiting[0]
+        return min(self.waiting, key=self._score_and_turn)
+
+    def _score_and_turn(self, r: Request) -> tuple[int, int]:
+        assert r.turn is not None
+        key = {"shortest_prompt": r.prompt, "shortest_total": r.prompt + r.output, "priority": r.priority}
+        score = key[self.config.order]
+        if self.config.aging_ns is not None:
+            score = score * self.config.aging_ns + r.arrival_ns
+        return score, r.turn
 
     def _may_refill(self) -> bool:
         return self.config.refill == "continuous" or self.batch_open
@@ -113,9 +142,9 @@ class Scheduler:
             return self.config.blocks(first_chunk_end)
         return self.config.blocks(r.known)
 
-    def _fits(self, r: Request, want: int) -> bool:
+    def _fits(self, r: Request, want: int, hit: Hit) -> bool:
         margin = self.config.watermark_blocks if self.running else 0
-        if want > self.pool.free() - margin:
+        if want - len(hit.blocks) > self.pager.free() - hit.evictable - margin:
             return False
         return r.reservation_tokens is None or self._has_run(want)
 
@@ -129,44 +158,62 @@ class Scheduler:
         starts = range(1, self.config.pool_blocks + 1, step)
         return any(all(start + offset in free for offset in range(want)) for start in starts)
 
-    def _admit(self, r: Request, want: int) -> None:
-        assert self.waiting.pop(0) is r
+    def _admit(self, r: Request, want: int, hit: Hit, computed: int) -> None:
+        self.waiting.remove(r)
         stage_rows = {other.stage_row for other in self.running}
         r.slot = self.lowest_free_slot()
         r.stage_row = min(row for row in range(self.config.slots) if row not in stage_rows)
         self.running.append(r)
         if r.reservation_tokens is None:
-            self._take(r, want)
+            self.pager.share(r, hit)
+            self.blocks_taken += len(hit.blocks)
+            self._take(r, want - len(hit.blocks))
+            self.copied_blocks += hit.copies_tail
         else:
+            assert hit == NO_HIT, f"row {r.row} has a reservation and shares {hit.blocks}"
             run = self._runs().reserve(self.config.blocks(r.reservation_tokens))
             assert run is not None, f"no run for row {r.row}, although one was seen"
             assert len(run) == want, f"row {r.row} wants {want} blocks and was given {len(run)}"
             r.blocks = run
             self.blocks_taken += want
+        r.computed = computed
+        hit_tokens = computed
+        if self.config.prefill == "none":
+            r.decoding = True
+            hit_tokens = len(hit.blocks) * self.config.block_size_tokens
+            self.pager.give_keys(r, len(hit.blocks), computed // self.config.block_size_tokens)
+        self._count_admission(r, hit_tokens)
+
+    def _count_admission(self, r: Request, hit_tokens: int) -> None:
+        """Section 5, Counts: a first hit is a hit; a later one undoes part of what the last preemption lost."""
         self.events.append(Event(self.now_ns, "admit", r.row))
         if r.admitted_ns is None:
             r.admitted_ns = self.now_ns
+            r.hit_tokens = hit_tokens
+        else:
+            r.recomputed_tokens -= min(hit_tokens, r.lost_tokens)
 
     def _take(self, r: Request, count: int) -> None:
-        r.blocks += self.pool.grow(r.blocks[-1] if r.blocks else None, count)
+        self.pager.take(r, count)
         self.blocks_taken += count
 
     def _preempt(self, victim: Request) -> None:
         victim.preemptions += 1
         victim.recomputed_tokens += victim.computed
+        victim.lost_tokens = victim.computed
         self.remove(victim)
-        self.waiting.insert(0, victim)
+        self.waiting.insert(0, victim)  # with an order, the place in the list means nothing
         self.events.append(Event(self.now_ns, "preempt", victim.row))
 
     def remove(self, r: Request) -> None:
-        """Out of running. Blocks, slot and stage row are returned; what was in the blocks is lost."""
+        """Out of running. Blocks, slot and stage row are returned; only blocks with a key keep what was in them."""
         self.running.remove(r)
         self.blocks_freed += len(r.blocks)
         if r.reservation_tokens is None:
-            self.pool.release(r.blocks)
+            self.pager.release(r)
         else:
             self._runs().release_reservation(r.blocks)
-        r.blocks = []
+            r.blocks = []
         r.computed = 0
         r.decoding = False
         r.slot = r.stage_row = r.staged_blocks = None
@@ -187,10 +234,22 @@ class Scheduler:
 
     def reserved_blocks(self) -> int:
         """Section 7: capacity promised to the running requests."""
-        return sum(
-            len(r.blocks) if r.reservation_tokens is None else self.config.blocks(r.reservation_tokens)
-            for r in self.running
-        )
+        if self.config.paged:
+            return self.allocated_blocks()
+        return sum(self.config.blocks(r.reservation_tokens) for r in self.running if r.reservation_tokens is not None)
+
+    def allocated_blocks(self) -> int:
+        """Section 7: blocks held, each counted once however many rows share it."""
+        return len({block for r in self.running for block in r.blocks})
+
+    def used_tokens(self) -> int:
+        """Section 7: entries that are written, counted block by block; those of a shared block count once."""
+        size = self.config.block_size_tokens
+        entries: dict[int, int] = {}
+        for r in self.running:
+            for index, block in enumerate(r.blocks):
+                entries[block] = min(size, max(0, r.computed - index * size))
+        return sum(entries.values())
 
     def _runs(self) -> RunStore:
         assert isinstance(self.pool, RunStore)

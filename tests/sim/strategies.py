@@ -2,7 +2,8 @@
 
 ``random_case(seed)`` is plain ``random.Random``: the same seed gives the same case everywhere. ``cases()`` is the
 hypothesis strategy over it; the rows of a trace are drawn one after the other, so fewer rows are a prefix of more, and
-a failing case shrinks to the rows that matter. An option that the drawn mode never reads keeps its default.
+a failing case shrinks to the rows that matter. An option that the drawn mode never reads keeps its default. Prompts
+are drawn token by token (prompt_tree.py), so that equal ids are equal prefixes by construction.
 """
 
 from __future__ import annotations
@@ -12,10 +13,14 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
+from tests.sim.prompt_tree import PromptTree
 from tests.sim.reference_records import Arrival, ReferenceConfig, StepNs
 
 MAX_ROWS = 60
 BLOCK_SIZES = (1, 2, 4, 16)
+PLACEMENTS = ("lifo", "fifo", "lowest", "extent", "contiguous", "buddy")
+ORDERS = ("fcfs", "fcfs", "shortest_prompt", "shortest_total", "priority")
+VICTIMS = ("last", "last", "least_computed", "largest", "lowest_priority")
 CONTIGUOUS_RESERVES = ("max_len", "pow2", "declared", "oracle", "bucket")
 
 #: Times are multiples of this, so that step ends and arrivals often coincide.
@@ -94,7 +99,7 @@ def random_config(rng: random.Random) -> ReferenceConfig:
     paged = rng.random() < 0.65
     if paged and rng.random() < 0.6:  # so small that rows grow until one has to go
         pool_blocks = rng.randint(4, max(6, 120 // block_size))
-    placement = rng.choice(("lifo", "lowest", "contiguous", "buddy") if paged else ("contiguous", "buddy"))
+    placement = rng.choice(PLACEMENTS if paged else ("contiguous", "buddy"))
     reserve = "paged" if paged else rng.choice(CONTIGUOUS_RESERVES)
     limit = _limit_tokens(rng, pool_blocks * block_size, reserve, placement, pool_blocks, block_size)
     slots = rng.choice((rng.randint(1, 12), rng.randint(4, 12)))
@@ -119,6 +124,8 @@ def random_config(rng: random.Random) -> ReferenceConfig:
         admission="first_chunk" if first_chunk else "full_prompt",
         watermark_blocks=rng.choice((0, 0, rng.randint(0, pool_blocks // 4))),
         refill=rng.choice(("continuous", "continuous", "batch")),
+        **_order(rng, paged=paged),  # type: ignore[arg-type]  # fields by name
+        **_sharing(rng, paged=paged, placement=placement, prefill=prefill, block_size=block_size),  # type: ignore[arg-type]  # fields by name
         **_launch(rng, slots=slots, limit=limit, prefill=prefill, token_budget=token_budget),  # type: ignore[arg-type]  # fields by name
         **_read(rng, paged=paged),  # type: ignore[arg-type]  # fields by name
         layout=rng.choice(("layer_major", "block_major")),
@@ -147,6 +154,34 @@ def _run_blocks(blocks: int, placement: str) -> int:
 def _ladder(rng: random.Random, greatest: int, entries: int) -> tuple[int, ...]:
     """Up to ``entries`` ascending sizes from 1 to ``greatest``; may be empty."""
     return tuple(sorted({rng.randint(1, greatest) for _ in range(rng.randint(0, entries))})) if greatest >= 1 else ()
+
+
+def _order(rng: random.Random, *, paged: bool) -> dict[str, object]:
+    """Who goes first, and who has to go (only where blocks are taken as they are written does anybody)."""
+    order = rng.choice(ORDERS)
+    values: dict[str, object] = {"order": order}
+    if order != "fcfs" and rng.random() < 0.5:
+        values["aging_ns"] = rng.choice((1, TICK_NS, rng.randint(1, 100 * TICK_NS), rng.randint(1, 3_600_000_000_000)))
+    if paged:
+        values["victim"] = rng.choice(VICTIMS)
+    return values
+
+
+def _sharing(rng: random.Random, *, paged: bool, placement: str, prefill: str, block_size: int) -> dict[str, object]:
+    """How blocks are released, and whether prompts share them."""
+    values: dict[str, object] = {}
+    if placement == "extent":
+        values["extent_blocks"] = rng.randint(1, 8)
+    if placement in ("lifo", "fifo"):
+        values["release_order"] = rng.choice(("reverse", "sorted"))
+    if not paged or rng.random() < 0.4:
+        return values
+    divisors = [tokens for tokens in range(1, block_size + 1) if block_size % tokens == 0]
+    hash_tokens = rng.choice((block_size, block_size * rng.randint(2, 4), rng.choice(divisors)))
+    values |= {"prefix_sharing": True, "hash_block_tokens": hash_tokens}
+    if prefill != "none":
+        values["partial_tail"] = rng.choice(("recompute", "copy"))
+    return values
 
 
 def _launch(rng: random.Random, *, slots: int, limit: int, prefill: str, token_budget: int) -> dict[str, object]:
@@ -188,15 +223,16 @@ def random_trace(rng: random.Random, config: ReferenceConfig, rows: int) -> list
     """``rows`` requests, arrivals ascending from 0. Every row can be read by ``config`` (no input errors)."""
     burst_ns = TICK_NS * rng.choice((0, 1, 1, 4, 20))
     time_ns = 0
+    prompts = PromptTree(rng, config.hash_block_tokens or config.block_size_tokens, config.block_size_tokens)
     arrivals = []
     for row in range(rows):
         if row > 0:
             time_ns += rng.choice((0, 0, TICK_NS, burst_ns, rng.randint(0, 2 * burst_ns), 10 * burst_ns))
-        arrivals.append(_arrival(rng, config, row, time_ns))
+        arrivals.append(_arrival(rng, config, prompts, row, time_ns))
     return arrivals
 
 
-def _arrival(rng: random.Random, config: ReferenceConfig, row: int, time_ns: int) -> Arrival:
+def _arrival(rng: random.Random, config: ReferenceConfig, prompts: PromptTree, row: int, time_ns: int) -> Arrival:
     capacity = min(config.limit_tokens, config.pool_blocks * config.block_size_tokens)
     total = rng.randint(2, max(2, capacity // rng.choice((1, 2, 4))))
     if rng.random() < 0.06:
@@ -204,10 +240,17 @@ def _arrival(rng: random.Random, config: ReferenceConfig, row: int, time_ns: int
     longest = rng.choice((1, 4, 16, 60, 120))
     output = rng.randint(max(1, min(total - 1, longest) // 2), max(1, min(total - 1, longest)))
     prompt = _near_a_boundary(rng, max(1, total - output), config.block_size_tokens)
+    tokens = None
+    if config.prefix_sharing:
+        tokens = prompts.draw(prompt, at_most=max(prompt, capacity - output))
+        prompt = len(tokens)
     if config.over_limit == "error" and config.reserve != "declared":
         prompt = min(prompt, max(1, config.limit_tokens - output))
         output = min(output, config.limit_tokens - prompt)
-    return Arrival(row, time_ns, prompt, output, _declared(rng, config, output))
+    hashes = ()
+    if tokens is not None and rng.random() < 0.9:
+        hashes = prompts.hashes(tokens[:prompt])
+    return Arrival(row, time_ns, prompt, output, _declared(rng, config, output), rng.randint(0, 3), hashes)
 
 
 def _near_a_boundary(rng: random.Random, tokens: int, block_size: int) -> int:

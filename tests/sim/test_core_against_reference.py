@@ -34,8 +34,9 @@ def assert_same(case: Case, until_ns: int | None = None) -> None:
         assert {name: step[name] for name in PLAN} == {name: wanted.plan[name] for name in PLAN}, at
         assert (step["start_ns"], step["end_ns"]) == (wanted.start_ns, wanted.end_ns), at
         assert bool(step["off_ladder"] or step["over_capacity"]) == wanted.off_ladder, at
-        memory = (wanted.reserved_blocks, wanted.allocated_blocks, wanted.used_tokens)
-        assert (step["reserved_blocks"], step["allocated_blocks"], step["used_tokens"]) == memory, at
+        memory = (wanted.reserved_blocks, wanted.allocated_blocks, wanted.used_tokens, wanted.cached_blocks)
+        names = ("reserved_blocks", "allocated_blocks", "used_tokens", "cached_blocks")
+        assert tuple(step[name] for name in names) == memory, at
         assert step["row_moves"] == wanted.row_moves, at
     assert len(run.steps) == len(expected.steps), where
     assert run.rows == expected.requests, where
@@ -43,7 +44,8 @@ def assert_same(case: Case, until_ns: int | None = None) -> None:
     found = run.replica.arrays.histograms[st.H_ITL]
     assert {int(b): int(found[b]) for b in found.nonzero()[0]} == dict(gaps), where
     assert int(run.replica.arrays.tallies[st.H_ITL].total) == sum(expected.itl_ns), where
-    assert int(run.replica.scalars[0].free_blocks) == expected.free_blocks, where
+    s = run.replica.scalars[0]
+    assert (int(s.free_blocks + s.evictable), int(s.evictable)) == (expected.free_blocks, expected.cached_blocks), where
 
 
 @pytest.mark.parametrize("batch", range(PAIRS // BATCH))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from kvrm_sim import state as st
-from tests.sim.core_runs import CoreRun, arrival_records, new_run, parameters_for, random_costs, run_core
+from tests.sim.core_runs import CoreRun, arrival_ids, arrival_records, new_run, parameters_for, random_costs, run_core
 from tests.sim.strategies import Case, random_case
 
 CASES = 60 if os.environ.get("KVRM_CORE", "compiled") != "interpreted" else 8
@@ -26,7 +26,7 @@ def whole(case: Case) -> CoreRun:
 def cut_run(case: Case, rng: random.Random, *, chunks: bool, horizons: bool, max_steps: int) -> CoreRun:
     """The same run, with arrivals supplied a few at a time, horizons in between, and little work a call."""
     run = new_run(parameters_for(case.config, random_costs(case.seed)), out_records=rng.choice((1, 7, 64)))
-    records = arrival_records(case.arrivals)
+    records, ids = arrival_records(case.arrivals), arrival_ids(case.arrivals)
     given = 0
     time_ns = 0
     run.replica.know_until(0)
@@ -35,10 +35,13 @@ def cut_run(case: Case, rng: random.Random, *, chunks: bool, horizons: bool, max
         reason = run.replica.advance(until, max_steps=max_steps)
         if reason == st.NEED_ARRIVALS:
             size = rng.randint(1, 5) if chunks else len(records)
-            part = records[given : given + size]
+            part = records[given : given + size].copy()
             given += len(part)
             known = st.NEVER if given == len(records) else int(part["arrival_ns"][-1])
-            run.replica.supply(part, known_until_ns=known)
+            first = int(part["ids_at"][0])
+            own = ids[first : int(part["ids_at"][-1] + part["num_ids"][-1])]
+            part["ids_at"] -= first
+            run.replica.supply(part, known_until_ns=known, ids=own)
         elif reason == st.UNTIL:
             time_ns = max(time_ns + rng.randint(1, 20_000), 0)
         elif reason == st.DONE:
@@ -131,7 +134,7 @@ def test_no_record_is_lost_when_buffers_are_small() -> None:
     case = random_case(3)
     parameters = parameters_for(case.config, random_costs(3))
     small = new_run(parameters, out_records=1)
-    small.replica.supply(arrival_records(case.arrivals), known_until_ns=st.NEVER)
+    small.replica.supply(arrival_records(case.arrivals), known_until_ns=st.NEVER, ids=arrival_ids(case.arrivals))
     while small.replica.advance(st.NEVER, max_steps=1) != st.DONE:
         pass
     small.replica.close()

@@ -36,7 +36,7 @@ def described(replica: Replica) -> CommitDescriptor:
 def fill(descriptor: CommitDescriptor, replica: Replica) -> str | None:
     record = replica.parameters.record
     return descriptor.fill(
-        record, replica.scalars, replica.steps, replica.rows, replica.blocks, replica.table, check=True
+        record, replica.scalars, replica.steps, replica.rows, replica.blocks, replica.keys, replica.table, check=True
     )
 
 
@@ -175,7 +175,7 @@ def test_a_broken_state_is_said_before_it_is_described() -> None:
     replica = decided(SMALL, 2, (0, 5, 3), (0, 4, 3))
     d = described(replica)
     replica.table[1, 0] = 1  # the first row's block
-    assert fill(d, replica) == "each held block has exactly one owner and is not free"
+    assert fill(d, replica) == "each held block has one owner, or as many as it has references, and is not free"
 
 
 def test_shapes_do_not_depend_on_what_runs() -> None:

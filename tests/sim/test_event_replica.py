@@ -48,7 +48,14 @@ def submit_all(env: simpy.Environment, driven: EventReplica, arrivals: list[Arri
     for a in arrivals:
         if a.arrival_ns > env.now:
             yield env.timeout(a.arrival_ns - env.now)
-        driven.submit(a.prompt_tokens, a.output_tokens, a.declared_max_tokens, row=a.row)
+        driven.submit(
+            a.prompt_tokens,
+            a.output_tokens,
+            a.declared_max_tokens,
+            row=a.row,
+            priority=a.priority,
+            prefix_ids=a.hashes,
+        )
     if not arrivals:
         yield env.timeout(0)
 

@@ -7,7 +7,8 @@ import pytest
 from kvrm_sim import state as st
 from kvrm_sim.errors import RunError
 from kvrm_sim.executor import CostModelExecutor, RecordedExecutor, StepTiming, drive
-from tests.sim.core_runs import CoreRun, arrival_records, new_run, parameters_for, random_costs, run_core
+from kvrm_sim.feed import Chunk
+from tests.sim.core_runs import CoreRun, arrival_ids, arrival_records, new_run, parameters_for, random_costs, run_core
 from tests.sim.strategies import Case, random_case
 
 CASES = 40
@@ -16,7 +17,7 @@ CASES = 40
 def driven(case: Case, executor: CostModelExecutor | RecordedExecutor) -> tuple[CoreRun, list[str], list[StepTiming]]:
     run = new_run(parameters_for(case.config, random_costs(case.seed)))
     run.replica.know_until(0)
-    feed = iter([(arrival_records(case.arrivals), st.NEVER)])
+    feed = iter([Chunk(arrival_records(case.arrivals), st.NEVER, arrival_ids(case.arrivals))])
     digests, timings = [], []
     for plan, timing in drive(run.replica, feed, executor):
         assert plan.number == len(digests)

@@ -37,8 +37,12 @@ def test_a_field_reads_and_writes_as_an_attribute(name: str) -> None:
         assert records[field][0] == getattr(record, field) == value
 
 
-def test_every_field_is_eight_bytes() -> None:
-    """All int64, then float64: nothing narrower that could wrap (E08)."""
+def test_every_field_is_eight_bytes_but_block_ids_and_counts() -> None:
+    """E08: nothing that counts time, tokens or bytes is narrower than int64; ids and counts of blocks fit int32."""
+    small = set()
     for name, dtype in RECORDS.items():
-        kinds = {dtype[field].base for field in dtype.names or ()}
-        assert kinds <= {np.dtype(np.int64), np.dtype(np.float64)}, name
+        kinds = {field: dtype[field].base for field in dtype.names or ()}
+        assert set(kinds.values()) <= {np.dtype(np.int64), np.dtype(np.float64), np.dtype(np.int32)}, name
+        small |= {(name, field) for field, kind in kinds.items() if kind == np.int32}
+    assert small == {("BLOCKS", field) for field in (st.BLOCKS.names or ()) if field not in ("key", "mark")}
+    assert st.BLOCKS.itemsize == 64

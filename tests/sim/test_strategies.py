@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.sim.reference import simulate
+from tests.sim.reference import ReferenceResult, simulate
 from tests.sim.strategies import Case, cases, horizons, random_case
 
 
@@ -17,6 +19,28 @@ def test_a_seed_is_a_case_and_a_case_is_a_result() -> None:
         assert random_case(seed, rows=3).arrivals == random_case(seed, rows=5).arrivals[:3]
 
 
+def sharing_seen(case: Case, result: ReferenceResult) -> set[str]:
+    """What a case shows of prefix sharing."""
+    config = case.config
+    if not config.prefix_sharing:
+        return set()
+    assert config.hash_block_tokens is not None
+    sign = (config.hash_block_tokens > config.block_size_tokens) - (config.hash_block_tokens < config.block_size_tokens)
+    seen = {("hash blocks shorter", "hash blocks equal", "hash blocks longer")[sign + 1]}
+    seen |= {"no ids" for arrival in case.arrivals if not arrival.hashes}
+    seen |= {"hit" if r.hit_tokens else "no hit" for r in result.requests}
+    seen |= {"copied" for step in result.steps if step.plan["copied_blocks"]}
+    for step in result.steps:
+        held = [block for table in (step.tables or {}).values() for block in table.blocks]
+        seen |= {"shared"} if len(set(held)) < len(held) else set()
+    # Only an admission or an eviction takes a block out of the evictable ones.
+    admissions = {event.time_ns for event in result.events if event.kind == "admit"}
+    for before, after in pairwise(result.steps):
+        if after.cached_blocks < before.cached_blocks and after.start_ns not in admissions:
+            seen.add("evicted")
+    return seen
+
+
 def test_random_cases_are_of_every_kind() -> None:
     """200 seeds keep every invariant, and meet every word and outcome."""
     seen: set[str] = set()
@@ -26,14 +50,22 @@ def test_random_cases_are_of_every_kind() -> None:
         config = case.config
         seen |= {config.reserve, config.placement, config.prefill, config.admission, config.refill, config.launch}
         seen |= {config.mixed, config.read_what, config.layout, config.staging, config.scope, config.over_limit}
-        seen |= {f"merge {config.merge}", f"extent {config.read_extent}"}
+        seen |= {f"merge {config.merge}", f"extent {config.read_extent}", f"release {config.release_order}"}
+        seen |= {f"order {config.order}", f"victim {config.victim}", f"tail {config.partial_tail}"}
+        seen |= {"aging"} if config.aging_ns is not None else set()
+        seen |= sharing_seen(case, result)
         seen |= {r.reason for r in result.requests}
         seen |= {"preempted" for r in result.requests if r.preemptions}
         seen |= {"moved" for step in result.steps if step.row_moves}
         seen |= {"off the ladder" for step in result.steps if step.off_ladder}
         seen |= {"rounds" for step in result.steps if step.plan["rounds"] > 1}
     assert seen == {
-        "max_len", "pow2", "declared", "oracle", "bucket", "paged", "lifo", "lowest", "contiguous", "buddy",
+        "max_len", "pow2", "declared", "oracle", "bucket", "paged", "lifo", "fifo", "lowest", "extent", "contiguous",
+        "buddy", "order fcfs", "order shortest_prompt", "order shortest_total", "order priority", "aging",
+        "victim last", "victim least_computed", "victim largest", "victim lowest_priority",
+        "release reverse", "release sorted", "tail recompute", "tail copy",
+        "hash blocks longer", "hash blocks equal", "hash blocks shorter", "no ids", "no hit", "hit", "copied", "shared",
+        "evicted",
         "none", "chunked", "separate", "full_prompt", "first_chunk", "continuous", "batch", "eager", "graph",
         "piecewise", "reserved", "live", "table", "staged", "layer_major", "block_major", "full", "delta", "layer",
         "model", "reject", "truncate", "error", "merge none", "merge adjacent", "extent live", "extent bucket",
