@@ -17,7 +17,7 @@ from kvrm_sim.meters import (
     tally_gap,
     weigh_memory,
 )
-from kvrm_sim.pager import blocks_for, release_row
+from kvrm_sim.pager import blocks_for, drop_middle, release_row
 from kvrm_sim.prefix import give_keys
 from kvrm_sim.request import finish_request, known_tokens, log_event
 from kvrm_sim.rowlist import close_row
@@ -117,8 +117,11 @@ def _end_prefills(p: Record, s: Record, a: Arrays, finishing: int) -> int:
         keyed = min(r.computed // p.block_size, q.num_keys)
         if written < keyed:
             give_keys(p, s, a.blocks, a.keys, a.ids, a.table, row, q.ids_at, written, keyed)
+        if p.kept_blocks > 0 and blocks_for(p, r.computed) - r.dropped > p.kept_blocks:
+            count = blocks_for(p, r.computed) - r.dropped - p.kept_blocks
+            drop_middle(p, s, a.rows, a.blocks, a.tree, a.table, row, count)
         if r.computed < known_tokens(q):
-            s.used_prefill += r.computed
+            s.used_prefill += r.computed - r.dropped * p.block_size
             continue
         _deliver(p, s, a, q)
         q.delivered += 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 from kvrm_sim.compiled import kernel, outlined
 from kvrm_sim.cost import GRAPH
 from kvrm_sim.decoding import FULL, READ_STAGED, row_computed
-from kvrm_sim.pager import PAGED, blocks_for
+from kvrm_sim.pager import PAGED, held_blocks
 from kvrm_sim.prefix import available_blocks, is_cached
 from kvrm_sim.state import NONE, OK, Ints, Record, Records
 from kvrm_sim.transport import MERGE_ADJACENT
@@ -78,7 +78,7 @@ def _check_row(p: Record, s: Record, rows: Records, blocks: Records, table: Ints
 @kernel
 def _check_rows(p: Record, s: Record, rows: Records, blocks: Records, table: Ints, writes: int) -> int:
     s.check_stamp += 1 + p.slots
-    held, runs, decoding, total, live, order = 0, 0, 0, 0, 0, NONE
+    held, runs, decoding, total, dropped, live, order = 0, 0, 0, 0, 0, 0, NONE
     row = s.running_head
     while row != NONE:
         r = rows[row]
@@ -89,7 +89,9 @@ def _check_rows(p: Record, s: Record, rows: Records, blocks: Records, table: Int
         if broken != OK:
             return broken
         computed = row_computed(s, rows, row)
-        if blocks_for(p, computed + (writes if r.decoding else 0)) > r.blocks:
+        if held_blocks(p, rows, row, computed + (writes if r.decoding else 0)) > r.blocks:
+            return CAPACITY
+        if p.kept_blocks > 0 and r.decoding and r.blocks > p.kept_blocks:
             return CAPACITY
         held += r.blocks
         runs += r.runs
@@ -97,6 +99,7 @@ def _check_rows(p: Record, s: Record, rows: Records, blocks: Records, table: Int
         if r.decoding:
             decoding += 1
             total += computed
+            dropped += r.dropped
         row = r.next
     if held - s.shared_again + s.free_blocks + s.evictable != p.pool_blocks:
         return FREE_COUNT
@@ -104,7 +107,7 @@ def _check_rows(p: Record, s: Record, rows: Records, blocks: Records, table: Int
         return RUNS
     if live != s.num_running or live + s.num_slots_free != p.slots or live + s.num_stage_free != p.slots:
         return SLOTS
-    if decoding != s.num_decode or total != s.sum_computed:
+    if decoding != s.num_decode or total != s.sum_computed or dropped != s.sum_dropped_blocks:
         return SUMS
     return OK
 
@@ -150,14 +153,14 @@ def _check_sharing(p: Record, s: Record, blocks: Records, keys: Ints) -> int:
 
 
 @kernel
-def _row_history(p: Record, table: Ints, row: int, computed: int) -> tuple[int, int]:
-    """(groups, blocks) of a row's history, counted from its table."""
-    count = blocks_for(p, computed)
+def _row_history(p: Record, rows: Records, table: Ints, row: int, computed: int) -> tuple[int, int, int]:
+    """(groups, blocks, tokens) of a row's history, counted from its table."""
+    count = held_blocks(p, rows, row, computed)
     groups = 0
     for logical in range(count):
         joined = logical > 0 and table[row, logical - 1] + 1 == table[row, logical] and p.merge == MERGE_ADJACENT
         groups += 0 if joined else 1
-    return groups, count
+    return groups, count, computed - rows[row].dropped * p.block_size
 
 
 @kernel
@@ -169,14 +172,14 @@ def _check_transport(p: Record, s: Record, step: Record, rows: Records, table: I
         row = s.running_head
         while row != NONE:
             if rows[row].decoding:
-                g, b = _row_history(p, table, row, row_computed(s, rows, row))
-                groups, moved, needed = groups + g, moved + b, needed + row_computed(s, rows, row)
+                g, b, t = _row_history(p, rows, table, row, row_computed(s, rows, row))
+                groups, moved, needed = groups + g, moved + b, needed + t
             row = rows[row].next
     else:
         for at in range(s.num_unstaged):
             row = rows["unstaged"][at]
-            g, b = _row_history(p, table, row, row_computed(s, rows, row))
-            groups, moved, needed = groups + g, moved + b, needed + row_computed(s, rows, row)
+            g, b, t = _row_history(p, rows, table, row, row_computed(s, rows, row))
+            groups, moved, needed = groups + g, moved + b, needed + t
     if groups != step.groups or moved != step.moved_blocks or needed != step.needed_tokens:
         return TRANSPORT
     return OK

@@ -76,6 +76,29 @@ def _pager(policy: Policy) -> Iterator[str]:
         yield from _idle(pager, ("partial_tail",), 'with schedule.prefill = "none", where no prompt is computed')
 
 
+def _far_history(policy: Policy) -> Iterator[str]:
+    far = policy.far_history
+    if far is None:
+        return
+    if not policy.paged:
+        yield (
+            'far_history needs reserve.mode = "paged": a contiguous reservation '
+            f'("{policy.reserve.mode}") gives nothing back before its request ends'
+        )
+    elif far.window_tokens % policy.pager.block_size_tokens != 0:
+        yield (
+            f"far_history.window_tokens = {far.window_tokens} is not a multiple of pager.block_size_tokens = "
+            f"{policy.pager.block_size_tokens}: blocks are dropped whole"
+        )
+    elif policy.pager.prefix_sharing:
+        yield "far_history with pager.prefix_sharing: summaries overwrite blocks that other requests share"
+    elif policy.transport.staging == "delta":
+        yield (
+            'far_history with transport.staging = "delta": a row\'s blocks move up whenever one is dropped, so nothing '
+            "that was staged stays valid"
+        )
+
+
 def _order(policy: Policy) -> Iterator[str]:
     schedule = policy.schedule
     if schedule.order == "fcfs":
@@ -157,4 +180,5 @@ _RULES: tuple[Callable[[Policy], Iterator[str]], ...] = (
     _transport,
     _schedule,
     _order,
+    _far_history,
 )

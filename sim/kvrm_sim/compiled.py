@@ -100,12 +100,13 @@ def _options(*, inline: bool) -> dict[str, Any]:
     }
 
 
-def _compile(function: F, *, inline: bool) -> F:
+def _compile(function: F, *, inline: bool, entry: bool = True) -> F:
     if MODE == "interpreted":
         return function
     import numba
 
-    return cast(F, numba.njit(cache=True, **_options(inline=inline))(function))
+    options = _options(inline=inline) | {"no_cpython_wrapper": not entry}
+    return cast(F, numba.njit(cache=True, **options)(function))
 
 
 def kernel(function: F) -> F:
@@ -133,6 +134,20 @@ def outlined(function: F) -> F:
     to compile.
     """
     return _compile(function, inline=False)
+
+
+def part(function: F) -> F:
+    """A kernel with one caller, put into it before types are found: it is neither compiled nor optimised on its own."""
+    if MODE == "interpreted":
+        return function
+    import numba
+
+    return cast(F, numba.njit(inline="always")(function))
+
+
+def rare(function: F) -> F:
+    """As ``outlined``, but over the whole ``Arrays``: without the entry point from Python, which would unpack them."""
+    return _compile(function, inline=False, entry=False)
 
 
 def is_warm() -> bool:

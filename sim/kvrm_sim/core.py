@@ -9,7 +9,7 @@ with time <= until and decisions with time < until, so a step in flight at ``unt
 from __future__ import annotations
 
 from kvrm_sim.apply import apply
-from kvrm_sim.compiled import inner, kernel, outlined
+from kvrm_sim.compiled import inner, kernel, outlined, part
 from kvrm_sim.decide import decide
 from kvrm_sim.decoding import row_delivered
 from kvrm_sim.meters import (
@@ -111,7 +111,7 @@ def _buffers_full(p: Record, s: Record, a: Arrays) -> bool:
     )
 
 
-@inner
+@part
 def _land(p: Record, s: Record, step: Record, a: Arrays, until_ns: int, flags: int) -> int:
     """Take in what arrives before the step in flight ends, then end it, unless it ends after `until_ns`."""
     latest_ns = min(step.end_ns - 1, until_ns)

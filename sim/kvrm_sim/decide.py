@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvrm_sim.compiled import inner, kernel
+from kvrm_sim.compiled import kernel, part
 from kvrm_sim.cost import time_step
 from kvrm_sim.launch import choose_launch
 from kvrm_sim.prefix import available_blocks
@@ -27,7 +27,7 @@ def _open_step(s: Record, step: Record) -> None:
     s.num_prefill = 0
 
 
-@inner
+@part
 def decide(p: Record, s: Record, step: Record, a: Arrays) -> bool:
     """Plan the next step at the present time, with its cost; False when there is nothing to run."""
     _open_step(s, step)
@@ -42,7 +42,7 @@ def decide(p: Record, s: Record, step: Record, a: Arrays) -> bool:
     s.blocks_freed = 0
     step.reserved_blocks = s.reserved_blocks
     step.allocated_blocks = p.pool_blocks - available_blocks(s)
-    step.used_tokens = s.sum_computed + s.used_prefill - p.block_size * s.shared_again
+    step.used_tokens = s.sum_computed + s.used_prefill - p.block_size * (s.shared_again + s.sum_dropped_blocks)
     step.cached_blocks = s.evictable
     step.waiting = s.num_waiting
     time_step(p, step)

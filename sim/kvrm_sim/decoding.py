@@ -8,7 +8,7 @@ staged gather covers; blocks taken for the token to come are pending until the s
 from __future__ import annotations
 
 from kvrm_sim.compiled import inner, kernel, outlined
-from kvrm_sim.pager import blocks_for, history_runs, opens_run
+from kvrm_sim.pager import drop_middle, held_blocks, history_runs, opens_run
 from kvrm_sim.state import NONE, Arrays, Ints, Record, Records
 from kvrm_sim.wheel import add_to_wheels, remove_from_wheels
 
@@ -39,18 +39,32 @@ def join_decoding(p: Record, s: Record, a: Arrays, row: int, computed: int) -> N
     add_to_wheels(p, a.rows, a.heads, row)
     s.num_decode += 1
     s.sum_computed += computed
+    s.sum_dropped_blocks += a.rows[row].dropped
     s.sum_reserved_tokens += q.reserved_tokens
     s.max_base = a.rows[row].origin if s.num_decode == 1 else max(s.max_base, a.rows[row].origin)
     a.rows["newcomer"][s.num_newcomers] = row
     s.num_newcomers += 1
     if p.read == READ_STAGED:
-        s.stage_blocks += blocks_for(p, computed)
+        s.stage_blocks += held_blocks(p, a.rows, row, computed)
         s.stage_runs += history_runs(p, a.rows, a.table, row, computed)
-        if a.rows[row].blocks > blocks_for(p, computed):
+        if a.rows[row].blocks > held_blocks(p, a.rows, row, computed):
             take_pending(s, a.rows, a.table, row)
         if p.staging == DELTA:
             a.rows["unstaged"][s.num_unstaged] = row
             s.num_unstaged += 1
+
+
+@inner
+def drop_far(p: Record, s: Record, a: Arrays, row: int) -> None:
+    """A decoding row that is to take a block drops one first, if it holds as many as it keeps."""
+    if a.rows[row].blocks < p.kept_blocks:
+        return
+    before = a.rows[row].runs
+    drop_middle(p, s, a.rows, a.blocks, a.tree, a.table, row, 1)
+    s.sum_dropped_blocks += 1
+    if p.read == READ_STAGED:
+        s.stage_blocks -= 1
+        s.stage_runs += a.rows[row].runs - before
 
 
 @kernel
@@ -78,6 +92,7 @@ def leave_decoding(p: Record, s: Record, requests: Records, rows: Records, heads
     rows[row].decoding = 0
     s.num_decode -= 1
     s.sum_computed -= rows[row].origin + s.decode_counter
+    s.sum_dropped_blocks -= rows[row].dropped
     s.sum_reserved_tokens -= requests[rows[row].request].reserved_tokens
     if rows[row].origin == s.max_base:
         s.max_base_dirty = 1
@@ -85,7 +100,7 @@ def leave_decoding(p: Record, s: Record, requests: Records, rows: Records, heads
     if p.read == READ_STAGED:
         s.stage_blocks -= rows[row].blocks
         s.stage_runs -= rows[row].runs
-        if rows[row].blocks > blocks_for(p, rows[row].origin + s.decode_counter):
+        if rows[row].blocks > held_blocks(p, rows, row, rows[row].origin + s.decode_counter):
             # A victim that has just been given the block of its next token, which is not counted as history yet.
             opened = opens_run(rows, table, row)
             s.stage_blocks += 1

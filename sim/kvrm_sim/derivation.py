@@ -16,6 +16,7 @@ from kvrm_sim.pager import PAGED
 from kvrm_sim.parameters import CoreParameters, core_parameters
 from kvrm_sim.pool import BUDDY
 from kvrm_sim.prefix import key_slots
+from kvrm_sim.shapes import history_blocks, history_tokens, most_blocks_a_row
 from kvrm_sim.state import NEVER, NONE
 
 #: Budget of `prefill = none`, which has no limit.
@@ -52,7 +53,11 @@ def _decision_values(config: ReplicaConfig, plan: MemoryPlan) -> dict[str, int |
         "pool_blocks": plan.pool_blocks,
         "placement": placement,
         "max_run_blocks": largest_run_blocks(plan.pool_blocks, reserve=reserve, placement=placement),
-        "table_width": -(-limit // block) if policy.paged else 1,
+        "table_width": most_blocks_a_row(config) if policy.paged else 1,
+        "stage_width": history_blocks(config) if policy.paged else 1,
+        "kept_blocks": 0 if policy.far_history is None else policy.far_history.blocks(block),
+        "summary_blocks": 0 if policy.far_history is None else policy.far_history.summary_blocks,
+        "most_held_blocks": most_blocks_a_row(config),
         "extent_blocks": policy.pager.extent_blocks,
         "release_order": code(policy.pager.release_order, words.ReleaseOrder),
         "slots": plan.slots,
@@ -66,7 +71,10 @@ def _decision_values(config: ReplicaConfig, plan: MemoryPlan) -> dict[str, int |
         "victim": code(policy.schedule.victim, words.Victim),
         "launch": code(policy.launch.mode, words.LaunchMode),
         "mixed": code(policy.launch.mixed, words.MixedMode),
-        "track_longest": int(bool(plan.context_buckets_tokens) and plan.context_buckets_tokens[0] < limit),
+        "track_longest": int(
+            bool(plan.context_buckets_tokens) and plan.context_buckets_tokens[0] < history_tokens(config)
+        ),
+        "history_tokens": history_tokens(config),
         "read": code(policy.read.what, words.ReadWhat),
         "extent": code(policy.read.extent, words.ReadExtent),
         "layout": code(policy.layout, words.Layout),

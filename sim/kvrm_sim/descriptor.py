@@ -16,7 +16,7 @@ from kvrm_sim import state as st
 from kvrm_sim.check import INVARIANTS, broken_invariant
 from kvrm_sim.compiled import outlined
 from kvrm_sim.decoding import READ_STAGED, row_computed
-from kvrm_sim.pager import PAGED, blocks_for
+from kvrm_sim.pager import PAGED, held_blocks
 from kvrm_sim.state import NONE, OK, Ints, Records
 from kvrm_sim.transport import plan_groups
 
@@ -69,16 +69,16 @@ def inspect_step(
             slot = r.slot
             computed = row_computed(s, rows, row)
             if p.reserve == PAGED:
-                filled[slot] = blocks_for(p, computed + 1)
+                filled[slot] = held_blocks(p, rows, row, computed + 1)
                 for logical in range(filled[slot]):
                     tables[slot, logical] = table[row, logical]
-                block = table[row, computed // p.block_size]
+                block = table[row, computed // p.block_size - r.dropped]
             else:
                 filled[slot] = 1
                 tables[slot, 0] = r.run_start
                 block = r.run_start + computed // p.block_size
             slot_mapping[slot] = block * p.block_size + computed % p.block_size
-            lengths[slot] = computed + 1
+            lengths[slot] = computed + 1 - r.dropped * p.block_size
             positions[slot] = computed
             active[slot] = 1
             stage_rows[slot] = row
@@ -197,7 +197,7 @@ class CommitDescriptor:
         destinations = np.repeat(groups[:, 1], groups[:, 2]) + ranks
         if len(np.unique(destinations)) != len(destinations):
             return "groups: a staging block is written twice"
-        stages, logical = np.divmod(destinations, int(p.table_width))
+        stages, logical = np.divmod(destinations, int(p.stage_width))
         slot_of = np.full(len(self.active), st.NONE)
         live = np.flatnonzero(self.active)
         slot_of[self.stage_rows[live]] = live

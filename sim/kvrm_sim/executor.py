@@ -31,7 +31,8 @@ class PrefillChunk:
 
     ``table``: int64, the physical blocks of entries [0, start + tokens) (of a contiguous reservation too). ``known``:
     prompt and delivered tokens; the chunk that reaches it gives a token. ``admitted``: whether the row begins in this
-    step, behind whatever is cached of its prompt. ``copied_from``: the block whose entries the block of ``start`` is to
+    step, behind whatever is cached of its prompt. ``dropped_blocks``: blocks of its history that the row has given back
+    (far history): `table` is without them. ``copied_from``: the block whose entries the block of ``start`` is to
     be given first (a partial tail; 0: none).
     """
 
@@ -43,6 +44,7 @@ class PrefillChunk:
     table: NDArray[np.int64]
     admitted: bool
     copied_from: int = 0
+    dropped_blocks: int = 0
 
     @property
     def gives_token(self) -> bool:
@@ -73,7 +75,7 @@ class StepPlan:
         found.update(d.groups[: d.num_groups].tobytes())
         for chunk in self.chunks:
             which = (chunk.row, chunk.stage_row, chunk.start, chunk.tokens, chunk.known, chunk.admitted)
-            found.update(repr((*which, chunk.copied_from)).encode())
+            found.update(repr((*which, chunk.copied_from, chunk.dropped_blocks)).encode())
             found.update(chunk.table.tobytes())
         shape = (self.step.launch_kind, self.step.padded_rows, self.step.context_bucket, self.step.group_capacity)
         found.update(repr((self.decoding, tuple(int(value) for value in shape))).encode())
@@ -190,7 +192,7 @@ def _chunk(replica: Replica, stage_row: int) -> PrefillChunk:
     q = replica.requests[r.request]
     p = replica.parameters.record[0]
     end = int(r.computed + r.planned)
-    blocks = -(-end // int(p.block_size))
+    blocks = -(-end // int(p.block_size)) - int(r.dropped)
     if replica.parameters.paged:
         table = replica.table[stage_row, :blocks].copy()
     else:
@@ -205,4 +207,5 @@ def _chunk(replica: Replica, stage_row: int) -> PrefillChunk:
         table=table,
         admitted=bool(r.begun == 0),
         copied_from=int(r.copied_from) if r.begun == 0 else 0,
+        dropped_blocks=int(r.dropped),
     )

@@ -33,7 +33,7 @@ def _graph_for(p: Record, s: Record, step: Record, ladders: Ints, rows: Records)
         step.batch_is_for = step.decode_rows
         step.batch = least_entry(ladders, p.batch_sizes_at, p.num_batch_sizes, step.decode_rows)
     batch = step.batch
-    longest = longest_computed(s, rows) + 1 if p.track_longest else 1
+    longest = min(longest_computed(s, rows) + 1, p.history_tokens) if p.track_longest else 1
     context = least_entry(ladders, p.contexts_at, p.num_contexts, longest)
     if batch == 0 or context == 0:
         step.off_ladder = 1
@@ -78,7 +78,7 @@ def choose_launch(p: Record, s: Record, step: Record, ladders: Ints, rows: Recor
     if step.decode_rows == 0:
         step.read_tokens = 0
         return
-    step.read_tokens = s.sum_computed + s.num_decode
+    step.read_tokens = s.sum_computed + s.num_decode - p.block_size * s.sum_dropped_blocks
     if p.extent == EXTENT_BUCKET:
         if step.launch_kind == GRAPH:
             step.read_tokens = step.padded_rows * step.context_bucket

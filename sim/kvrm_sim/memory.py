@@ -14,7 +14,15 @@ from dataclasses import dataclass
 from kvrm_sim.config import ReplicaConfig
 from kvrm_sim.errors import DoesNotFitError
 from kvrm_sim.policy import MAX_AUTO_SLOTS
-from kvrm_sim.shapes import Shapes, captured_shapes, most_tokens_in_a_step, reservation_buckets, warnings_of
+from kvrm_sim.shapes import (
+    Shapes,
+    captured_shapes,
+    history_blocks,
+    most_blocks_a_row,
+    most_tokens_in_a_step,
+    reservation_buckets,
+    warnings_of,
+)
 
 #: Descriptors on the device: one that a step reads while the next is uploaded.
 RING_DEPTH = 2
@@ -151,18 +159,18 @@ def reservation_blocks(config: ReplicaConfig) -> int:
 
 
 def table_width_blocks(config: ReplicaConfig) -> int:
-    """Logical blocks of the longest request: the width of a block table's row."""
-    return -(-config.limit_tokens // config.policy.pager.block_size_tokens)
+    """Blocks of the longest row: the width of a block table's row."""
+    return most_blocks_a_row(config)
 
 
 def staging_bytes_per_slot(config: ReplicaConfig) -> int:
-    """Staging of one row: whole blocks up to the limit, of one layer (two if double-buffered) or of all layers.
+    """Staging of one row: whole blocks of the history that it reads, of one layer (two if double-buffered) or of all.
 
-    Every row can hold the limit, also where the captured contexts end earlier: a step off the ladder reads staging too.
+    Every row can read so much, also where the captured contexts end earlier: a step off the ladder reads staging too.
     """
     if not config.policy.staged:
         return 0
-    tokens = table_width_blocks(config) * config.policy.pager.block_size_tokens
+    tokens = history_blocks(config) * config.policy.pager.block_size_tokens
     transport = config.policy.transport
     if transport.scope == "model":
         return tokens * config.rank_kv_bytes_per_token

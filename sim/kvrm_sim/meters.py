@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from kvrm_sim.bittree import highest_bit
-from kvrm_sim.compiled import inner, kernel, outlined
+from kvrm_sim.compiled import inner, kernel, outlined, rare
 from kvrm_sim.state import (
     H_ITL,
     H_SPIKE,
@@ -251,7 +251,7 @@ def _count_run(sample: Ints, length: int) -> None:
     sample[min(highest_bit(length), RUN_CLASSES - 1)] += 1
 
 
-@outlined
+@rare
 def sample_pool(p: Record, s: Record, a: Arrays) -> None:
     """Record holes and run lengths as they are now: one pass over the pool and the live tables."""
     out = a.samples[s.num_pool_samples]
@@ -276,6 +276,7 @@ def sample_pool(p: Record, s: Record, a: Arrays) -> None:
     row = s.running_head
     while row != NONE:
         used += a.rows[row].origin + s.decode_counter if a.rows[row].decoding else a.rows[row].computed
+        used -= a.rows[row].dropped * p.block_size
         if a.rows[row].runs == 1:
             _count_run(classes_now, a.rows[row].blocks)
         elif a.rows[row].runs > 1:

@@ -1,12 +1,13 @@
 """The block pager: logical to physical. A row grows, and gives everything back; its runs are counted as it grows.
 
-``table`` is int64 [slots, table_width], indexed by stage row: the physical id of each logical block (paged). A
-contiguous reservation keeps its start only (``run_start``).
+``table`` is int64 [slots, table_width], indexed by stage row: the physical ids of the blocks that a row holds, in
+logical order (paged). A contiguous reservation keeps its start only (``run_start``). With far history a row drops some
+in the middle: its table closes up, and ``dropped`` counts them.
 """
 
 from __future__ import annotations
 
-from kvrm_sim.compiled import inner, kernel, outlined
+from kvrm_sim.compiled import inner, kernel, outlined, rare
 from kvrm_sim.pool import (
     BUDDY,
     CONTIGUOUS,
@@ -26,6 +27,18 @@ from kvrm_sim.state import Arrays, Ints, Record, Records
 
 RELEASE_REVERSE, RELEASE_SORTED = range(2)
 MAX_LEN, POW2, DECLARED, ORACLE, BUCKET, PAGED = range(6)
+
+
+@kernel
+def most_blocks(p: Record, tokens: int) -> int:
+    """Blocks that a row holds at most at once on its way to so many tokens."""
+    return min(blocks_for(p, tokens), p.most_held_blocks)
+
+
+@kernel
+def held_blocks(p: Record, rows: Records, row: int, tokens: int) -> int:
+    """Blocks that hold a row's first `tokens` entries, but for those that it has dropped."""
+    return blocks_for(p, tokens) - rows[row].dropped
 
 
 @kernel
@@ -89,6 +102,12 @@ def grow(p: Record, s: Record, a: Arrays, row: int, count: int) -> None:
             hold(s, a.blocks, a.table[row, logical])
     else:
         s.reserved_blocks += count
+
+
+@rare
+def grow_much(p: Record, s: Record, a: Arrays, row: int, count: int) -> None:
+    """:func:`grow`, where it is called less often than at every step."""
+    grow(p, s, a, row, count)
 
 
 @inner
@@ -194,6 +213,37 @@ def release_row(
 
 
 @kernel
+def _starts_run(table: Ints, row: int, at: int) -> int:
+    return 1 if at == 0 or table[row, at - 1] + 1 != table[row, at] else 0
+
+
+@outlined
+def drop_middle(
+    p: Record, s: Record, rows: Records, blocks: Records, tree: Ints, table: Ints, row: int, count: int
+) -> None:
+    """Give back the `count` blocks of a row that come after its summary blocks, one by one; its table closes up."""
+    first = p.summary_blocks
+    after = first + count
+    held = rows[row].blocks
+    before = rows[row].runs
+    for at in range(first, after):
+        rows[row].runs -= _starts_run(table, row, at)
+    if after < held:
+        rows[row].runs -= _starts_run(table, row, after)
+    for at in range(first, after):
+        release_block(p, s, blocks, tree, table[row, at])
+    for at in range(after, held):
+        table[row, at - count] = table[row, at]
+    rows[row].blocks = held - count
+    rows[row].dropped += count
+    if after < held:
+        rows[row].runs += _starts_run(table, row, first)
+    s.total_runs += rows[row].runs - before
+    s.reserved_blocks -= count
+    s.blocks_freed += count
+
+
+@kernel
 def opens_run(rows: Records, table: Ints, row: int) -> int:
     """1 when the last block of a row starts a run of its own, else 0."""
     held = rows[row].blocks
@@ -206,6 +256,6 @@ def opens_run(rows: Records, table: Ints, row: int) -> int:
 def history_runs(p: Record, rows: Records, table: Ints, row: int, computed: int) -> int:
     """Runs of the blocks that hold entries [0, computed): a block taken for the token to come is not history yet."""
     runs = rows[row].runs
-    if rows[row].blocks > blocks_for(p, computed):
+    if rows[row].blocks > held_blocks(p, rows, row, computed):
         runs -= opens_run(rows, table, row)
     return runs

@@ -1,15 +1,14 @@
 """A policy: the table of independent parts of DESIGN section 5.
 
 The order of the words in each ``Literal`` is the integer code that the decision core uses. Left out here, and so
-refused as unknown keys or words: far history, virtual memory, swap, compaction, fences, reverse merges and packed
-staging.
+refused as unknown keys or words: virtual memory, swap, compaction, fences, reverse merges and packed staging.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Field, StrictBool, StrictFloat, model_validator
+from pydantic import BeforeValidator, Field, StrictBool, StrictFloat, StrictInt, model_validator
 
 from kvrm_sim.tables import Ladder, PositiveInt, Table, named_or_ladder
 
@@ -115,6 +114,21 @@ class Pager(Table):
     partial_tail: PartialTail = "recompute"
 
 
+class FarHistory(Table):
+    """What a decoding row keeps of a long history: its last tokens in full, and some blocks of summaries before."""
+
+    section: ClassVar[str] = "far_history"
+
+    #: The near window, a multiple of the block size.
+    window_tokens: PositiveInt
+    #: Blocks of a row that hold the summaries; 0 forgets what is far.
+    summary_blocks: Annotated[StrictInt, Field(ge=0)]
+
+    def blocks(self, block_size_tokens: int) -> int:
+        """Blocks that a decoding row keeps at most."""
+        return self.window_tokens // block_size_tokens + self.summary_blocks
+
+
 class Schedule(Table):
     """Who runs in a step (docs/semantics.md section 3)."""
 
@@ -149,6 +163,7 @@ class Policy(Table):
     transport: Transport = Transport()
     pager: Pager
     schedule: Schedule
+    far_history: FarHistory | None = None
 
     @model_validator(mode="after")
     def _combination(self) -> Policy:

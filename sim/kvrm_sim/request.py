@@ -8,7 +8,7 @@ from __future__ import annotations
 from kvrm_sim.bittree import highest_bit
 from kvrm_sim.compiled import kernel, outlined
 from kvrm_sim.meters import tally
-from kvrm_sim.pager import BUCKET, DECLARED, MAX_LEN, PAGED, POW2, blocks_for, run_length
+from kvrm_sim.pager import BUCKET, DECLARED, MAX_LEN, PAGED, POW2, most_blocks, run_length
 from kvrm_sim.prefix import keyed_blocks
 from kvrm_sim.state import (
     COMPLETED,
@@ -145,7 +145,7 @@ def arrive(
         _emit_rejected(p, s, arrival, out, events, R_OVER_LIMIT)
         return OK
     reserved = _reserved_tokens(p, ladders, arrival.prompt_tokens, output, declared)
-    needed = blocks_for(p, reserved) if p.reserve == PAGED else run_length(p, reserved)
+    needed = most_blocks(p, reserved) if p.reserve == PAGED else run_length(p, reserved)
     if needed > p.max_run_blocks:
         _emit_rejected(p, s, arrival, out, events, R_UNSERVABLE)
         return OK

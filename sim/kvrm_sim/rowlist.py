@@ -78,6 +78,7 @@ def open_row(s: Record, rows: Records, request: int) -> int:
     r.runs = 0
     r.copied_from = 0
     r.begun = 0
+    r.dropped = 0
     rows[slot].at_slot = row
     s.highest_slot = max(s.highest_slot, slot)
     s.admissions += 1

@@ -7,10 +7,30 @@ still prefilling, the last one: a row is admitted behind another only when that 
 
 from __future__ import annotations
 
-from kvrm_sim.compiled import inner, kernel, outlined
-from kvrm_sim.decoding import READ_STAGED, join_decoding, leave_decoding, row_computed, row_delivered, take_pending
+from kvrm_sim.compiled import inner, kernel, outlined, part, rare
+from kvrm_sim.decoding import (
+    READ_STAGED,
+    drop_far,
+    join_decoding,
+    leave_decoding,
+    row_computed,
+    row_delivered,
+    take_pending,
+)
 from kvrm_sim.meters import tally
-from kvrm_sim.pager import PAGED, blocks_for, can_take_run, grow, release_row, run_length, share_chain, take_run
+from kvrm_sim.pager import (
+    PAGED,
+    blocks_for,
+    can_take_run,
+    grow,
+    grow_much,
+    held_blocks,
+    most_blocks,
+    release_row,
+    run_length,
+    share_chain,
+    take_run,
+)
 from kvrm_sim.prefix import (
     TAIL_COPY,
     available_blocks,
@@ -48,7 +68,7 @@ def _victim(p: Record, s: Record, requests: Records, rows: Records) -> int:
     return found
 
 
-@outlined
+@rare
 def preempt(p: Record, s: Record, step: Record, a: Arrays) -> int:
     """Preempt the victim by recomputation: blocks released, computed lost, back to waiting. Returns its row."""
     row = _victim(p, s, a.requests, a.rows)
@@ -107,6 +127,8 @@ def _grow_decoding(p: Record, s: Record, step: Record, a: Arrays) -> None:
     for at in range(count):
         row = a.rows["growing"][at]
         # A row without a request was preempted for an earlier one.
+        if p.kept_blocks > 0 and a.rows[row].request != NONE:
+            drop_far(p, s, a, row)
         while a.rows[row].request != NONE and available_blocks(s) == 0:
             preempt(p, s, step, a)
         if a.rows[row].request == NONE:
@@ -117,15 +139,16 @@ def _grow_decoding(p: Record, s: Record, step: Record, a: Arrays) -> None:
 
 
 @inner
-def _plan_prefill(s: Record, step: Record, a: Arrays, row: int, tokens: int) -> None:
+def _plan_prefill(p: Record, s: Record, step: Record, a: Arrays, row: int, tokens: int) -> None:
     computed = a.rows[row].computed
     a.rows[row].planned = tokens
     a.rows["prefill"][s.num_prefill] = row
     s.num_prefill += 1
     step.prefill_rows += 1
     step.prefill_tokens += tokens
-    step.prefill_read_tokens += computed + tokens
-    step.prefill_pairs += tokens * computed + tokens * (tokens + 1) // 2
+    history = computed - a.rows[row].dropped * p.block_size
+    step.prefill_read_tokens += history + tokens
+    step.prefill_pairs += tokens * history + tokens * (tokens + 1) // 2
     if computed + tokens == known_tokens(a.requests[a.rows[row].request]):
         step.sampled_rows += 1
 
@@ -139,14 +162,14 @@ def _continue_prefill(p: Record, s: Record, step: Record, a: Arrays, left: int) 
     computed = a.rows[row].computed
     tokens = min(known_tokens(a.requests[a.rows[row].request]) - computed, left)
     if p.reserve == PAGED:
-        needed = blocks_for(p, computed + tokens) - a.rows[row].blocks
+        needed = held_blocks(p, a.rows, row, computed + tokens) - a.rows[row].blocks
         while needed > available_blocks(s):
             if preempt(p, s, step, a) == row:
                 return left
             left += 1  # a decoding row's token
         if needed > 0:
-            grow(p, s, a, row, needed)
-    _plan_prefill(s, step, a, row, tokens)
+            grow_much(p, s, a, row, needed)
+    _plan_prefill(p, s, step, a, row, tokens)
     return left - tokens
 
 
@@ -173,7 +196,7 @@ def _admit(p: Record, s: Record, step: Record, a: Arrays, wanted: int, shared: i
     if p.reserve == PAGED:
         if shared > 0:
             share_chain(s, a, row)
-        grow(p, s, a, row, wanted - shared)
+        grow_much(p, s, a, row, wanted - shared)
     else:
         take_run(p, s, a.rows, a.blocks, a.tree, row, wanted, blocks_for(p, q.reserved_tokens))
     step.admitted += 1
@@ -213,13 +236,14 @@ def _begin_row(p: Record, s: Record, step: Record, a: Arrays, row: int, shared: 
         a.rows[row].computed = computed
         s.used_prefill += computed
         return
+    a.rows[row].dropped = blocks_for(p, known) - a.rows[row].blocks if p.kept_blocks > 0 else 0
     end = min(q.num_keys, (known - 1) // p.block_size)
     if shared < end:
         give_keys(p, s, a.blocks, a.keys, a.ids, a.table, row, q.ids_at, shared, end)
     join_decoding(p, s, a, row, known - 1)
 
 
-@inner
+@rare
 def _admit_waiting(p: Record, s: Record, step: Record, a: Arrays, left: int) -> None:
     """Admit waiting requests in order while the budget, the slots and the pool allow; stop at the first that does
     not fit. Whole prompts (`separate`): the first one whatever its length.
@@ -243,7 +267,7 @@ def _admit_waiting(p: Record, s: Record, step: Record, a: Arrays, left: int) -> 
                 return
         else:
             tokens = min(tokens, left)
-        wanted = blocks_for(p, start + tokens if p.admission == FIRST_CHUNK else known)
+        wanted = blocks_for(p, start + tokens) if p.admission == FIRST_CHUNK else most_blocks(p, known)
         if p.reserve != PAGED:
             wanted = run_length(p, q.reserved_tokens)
         if not _fits(p, s, a, wanted, shared):
@@ -251,11 +275,11 @@ def _admit_waiting(p: Record, s: Record, step: Record, a: Arrays, left: int) -> 
         row = _admit(p, s, step, a, wanted, shared)
         _begin_row(p, s, step, a, row, shared, copied_from)
         if p.prefill != PREFILL_NONE:
-            _plan_prefill(s, step, a, row, tokens)
+            _plan_prefill(p, s, step, a, row, tokens)
             left -= tokens
 
 
-@inner
+@part
 def schedule(p: Record, s: Record, step: Record, a: Arrays) -> None:
     """Choose the rows of the next step; step.decode_rows + step.prefill_rows == 0 means there is nothing to run."""
     if s.num_running == 0:
@@ -273,7 +297,7 @@ def schedule(p: Record, s: Record, step: Record, a: Arrays) -> None:
             if decodes_first:
                 left = _continue_prefill(p, s, step, a, p.token_budget - s.num_decode)
                 admits = admits and step.preempted == 0
-        elif admits:
+        elif admits and s.waiting_head != NONE:
             _admit_waiting(p, s, step, a, left)
     if decodes_first or step.prefill_rows == 0:
         step.decode_rows = s.num_decode

@@ -35,6 +35,29 @@ def most_tokens_in_a_step(config: ReplicaConfig, slots: int) -> int:
     return schedule.token_budget
 
 
+def history_blocks(config: ReplicaConfig) -> int:
+    """Blocks of history that a decoding row reads at most: those of the limit, or what far history keeps."""
+    block = config.policy.pager.block_size_tokens
+    whole = -(-config.limit_tokens // block)
+    far = config.policy.far_history
+    return whole if far is None else min(whole, far.blocks(block))
+
+
+def history_tokens(config: ReplicaConfig) -> int:
+    """Tokens of history that a decoding row reads at most."""
+    return min(config.limit_tokens, history_blocks(config) * config.policy.pager.block_size_tokens)
+
+
+def most_blocks_a_row(config: ReplicaConfig) -> int:
+    """Blocks that a row holds at most at once: with far history, a chunk of its prompt beside what it keeps."""
+    block, schedule = config.policy.pager.block_size_tokens, config.policy.schedule
+    whole = -(-config.limit_tokens // block)
+    if config.policy.far_history is None or schedule.prefill == "separate":
+        return whole
+    chunk = -(-schedule.token_budget // block) if schedule.prefill == "chunked" else 0
+    return min(whole, config.policy.far_history.blocks(block) + chunk)
+
+
 def captured_shapes(config: ReplicaConfig, slots: int) -> Shapes:
     """The ladders for ``slots`` rows."""
     policy = config.policy
@@ -43,7 +66,7 @@ def captured_shapes(config: ReplicaConfig, slots: int) -> Shapes:
         return Shapes(group_capacities=capacities)
     launch = policy.launch
     batches = batch_ladder(launch.batch_sizes, slots)
-    contexts = context_ladder(launch.context_buckets_tokens, config.limit_tokens)
+    contexts = context_ladder(launch.context_buckets_tokens, history_tokens(config))
     tokens: tuple[int, ...] = ()
     if launch.mixed == "piecewise":
         tokens = token_ladder(launch.token_sizes, most_tokens_in_a_step(config, slots))
@@ -67,7 +90,7 @@ def reservation_buckets(config: ReplicaConfig) -> tuple[int, ...]:
 
 def warnings_of(config: ReplicaConfig, shapes: Shapes, *, slots: int, pool_blocks: int) -> tuple[str, ...]:
     """What a user should know before the run, one line each."""
-    policy, limit = config.policy, config.limit_tokens
+    policy, limit, history = config.policy, config.limit_tokens, history_tokens(config)
     found = []
     if shapes.uncovered_sizes:
         first, last = shapes.uncovered_sizes[0], shapes.uncovered_sizes[-1]
@@ -76,9 +99,9 @@ def warnings_of(config: ReplicaConfig, shapes: Shapes, *, slots: int, pool_block
             f"slots are {slots}"
         )
     contexts = shapes.context_buckets_tokens
-    if policy.launch.mode == "graph" and (not contexts or contexts[-1] < limit):
+    if policy.launch.mode == "graph" and (not contexts or contexts[-1] < history):
         least = contexts[-1] if contexts else 0
-        found.append(f"contexts above {least} tokens run off the ladder (eager): the limit is {limit} tokens")
+        found.append(f"contexts above {least} tokens run off the ladder (eager): the limit is {history} tokens")
     asked = policy.schedule.slots
     if asked != "auto" and slots < asked:
         found.append(f"{slots} of {asked} slots are used: the pool holds no more reservations of {limit} tokens")

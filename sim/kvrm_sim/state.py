@@ -72,6 +72,8 @@ PARAMS = _record(
     "reserve", "limit_tokens", "over_limit", "declared_default_tokens", "num_buckets", "buckets_at",
     # pager
     "block_size", "pool_blocks", "placement", "max_run_blocks", "table_width", "extent_blocks", "release_order",
+    # far history: blocks that a decoding row keeps (0: all) and how many of them are summaries; most that any row holds
+    "kept_blocks", "summary_blocks", "most_held_blocks", "stage_width", "history_tokens",
     # prefix sharing: pager blocks a hash block, hash blocks a pager block (one of them is 1), slots of the key table
     "sharing", "partial_tail", "blocks_a_hash", "hashes_a_block", "key_slots",
     # schedule
@@ -118,7 +120,8 @@ SCALARS = _record(
     # ... and the chain of the request that waits first (prefix.py)
     "chain_request", "chain_blocks", "chain_shared", "chain_evictable", "chain_awaits",
     # decoding rows: every one advances by one token in each step that decodes
-    "decode_counter", "growth_at", "num_decode", "sum_computed", "sum_reserved_tokens", "stage_blocks", "stage_runs",
+    "decode_counter", "growth_at", "num_decode", "sum_computed", "sum_dropped_blocks", "sum_reserved_tokens",
+    "stage_blocks", "stage_runs",
     "pending_blocks", "pending_runs",
     "max_base", "max_base_dirty", "last_decode_end_ns", "num_newcomers", "num_unstaged", "num_prefill",
     "used_prefill",
@@ -154,7 +157,7 @@ REQUESTS = _record(
 #: A row, indexed by stage row. `computed` of a decoding row is origin + decode_counter.
 ROWS = _record(
     "request", "slot", "order", "previous", "next", "decoding", "origin", "computed", "planned", "staged",
-    "blocks", "run_start", "runs", "copied_from", "begun",
+    "blocks", "run_start", "runs", "copied_from", "begun", "dropped",
     "grow_previous", "grow_next", "finish_previous", "finish_next", "finish_at",
     # columns that are arrays of their own, `slots` long: heaps, lists and the slot map
     "free_slot", "free_stage", "at_slot", "newcomer", "unstaged", "prefill", "growing", "finishing",
@@ -235,7 +238,7 @@ class Arrays(NamedTuple):
     heads: Ints  # [block_size + FINISH_LISTS], the lists of both wheels
     blocks: Records  # BLOCKS [pool_blocks + 2], by block id
     tree: Ints  # the set of free ids, extent sizes, or orders + 1 (bittree.py)
-    table: Ints  # [slots, table_width], block tables by stage row
+    table: Ints  # [slots, table_width], the blocks that a row holds, by stage row
     ladders: Ints  # the ascending ladders of PARAMS, one after another
     keys: Ints  # [key_slots, 2], the table of keys: (key, its block), block 0 where none (prefix.py)
     chain: Ints  # [table_width], cached blocks of the prompt of the request that waits first

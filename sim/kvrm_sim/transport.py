@@ -11,7 +11,7 @@ from __future__ import annotations
 from kvrm_sim.compiled import inner, kernel
 from kvrm_sim.cost import LAYER
 from kvrm_sim.decoding import FULL, READ_STAGED
-from kvrm_sim.pager import blocks_for, history_runs
+from kvrm_sim.pager import held_blocks, history_runs
 from kvrm_sim.state import NONE, Arrays, Ints, Record, Records
 
 MERGE_NONE, MERGE_ADJACENT = range(2)
@@ -31,12 +31,12 @@ def count_transfers(p: Record, s: Record, step: Record, a: Arrays) -> None:
     if p.staging == FULL:
         step.moved_blocks = s.stage_blocks
         step.groups = s.stage_runs
-        step.needed_tokens = s.sum_computed
+        step.needed_tokens = s.sum_computed - p.block_size * s.sum_dropped_blocks
     else:
         for at in range(s.num_unstaged):
             row = a.rows["unstaged"][at]
             computed = a.rows[row].origin + s.decode_counter
-            step.moved_blocks += blocks_for(p, computed)
+            step.moved_blocks += held_blocks(p, a.rows, row, computed)
             step.groups += history_runs(p, a.rows, a.table, row, computed)
             step.needed_tokens += computed
     if p.merge == MERGE_NONE:
@@ -60,9 +60,9 @@ def count_transfers(p: Record, s: Record, step: Record, a: Arrays) -> None:
 def plan_groups(p: Record, s: Record, rows: Records, table: Ints, groups: Ints) -> int:
     """Enumerate the groups of a decode step into int64 ``groups`` [capacity, 3] = (source, destination, blocks).
 
-    The destination counts blocks of the strided staging buffer: stage row times the table's width plus the logical
-    block. Rows in admission order (full) or in order of joining (delta). Returns how many; the caller gives room for
-    every moved block.
+    The destination counts blocks of the strided staging buffer: stage row times the staging's width plus the place
+    in the row's table. Rows in admission order (full) or in order of joining (delta). Returns how many; the caller
+    gives room for every moved block.
     """
     count = 0
     if p.staging == FULL:
@@ -79,13 +79,13 @@ def plan_groups(p: Record, s: Record, rows: Records, table: Ints, groups: Ints) 
 
 @kernel
 def _row_groups(p: Record, s: Record, rows: Records, table: Ints, row: int, groups: Ints, count: int) -> int:
-    blocks = blocks_for(p, rows[row].origin + s.decode_counter)
+    blocks = held_blocks(p, rows, row, rows[row].origin + s.decode_counter)
     for logical in range(blocks):
         if logical > 0 and p.merge == MERGE_ADJACENT and table[row, logical] == table[row, logical - 1] + 1:
             groups[count - 1, 2] += 1
         else:
             groups[count, 0] = table[row, logical]
-            groups[count, 1] = row * p.table_width + logical
+            groups[count, 1] = row * p.stage_width + logical
             groups[count, 2] = 1
             count += 1
     return count

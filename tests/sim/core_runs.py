@@ -58,7 +58,7 @@ def parameters_for(config: ReferenceConfig, costs: dict[str, float], **values: A
         "pool_blocks": config.pool_blocks,
         "placement": placement,
         "max_run_blocks": largest_run_blocks(config.pool_blocks, reserve=reserve, placement=placement),
-        "table_width": config.blocks(config.limit_tokens) if config.paged else 1,
+        **_widths(config),
         "slots": config.slots,
         "prefill": code(config.prefill, words.PrefillMode),
         "token_budget": UNLIMITED_TOKENS if config.prefill == "none" else config.token_budget,
@@ -73,7 +73,7 @@ def parameters_for(config: ReferenceConfig, costs: dict[str, float], **values: A
         "tail_segments": config.layers if config.layout == "layer_major" else 1,
         "launch": code(config.launch, words.LaunchMode),
         "mixed": code(config.mixed, words.MixedMode),
-        "track_longest": int(bool(contexts) and contexts[0] < config.limit_tokens),
+        "track_longest": int(bool(contexts) and contexts[0] < _widths(config)["history_tokens"]),
         "read": code(config.read_what, words.ReadWhat),
         "extent": code(config.read_extent, words.ReadExtent),
         "layout": code(config.layout, words.Layout),
@@ -107,6 +107,24 @@ def parameters_for(config: ReferenceConfig, costs: dict[str, float], **values: A
         "capacities": config.group_capacities,
     }
     return core_parameters(decisions | costs | values, ladders)
+
+
+def _widths(config: ReferenceConfig) -> dict[str, int]:
+    """What far history makes of tables, staging and contexts, stated apart from kvrm_sim.shapes."""
+    whole, block = config.blocks(config.limit_tokens), config.block_size_tokens
+    kept = (config.near_blocks + config.summary_blocks) if config.near_blocks else 0
+    most = whole
+    if kept and config.prefill != "separate":
+        most = min(whole, kept + (config.blocks(config.token_budget) if config.prefill == "chunked" else 0))
+    stage = min(whole, kept) if kept else whole
+    return {
+        "table_width": most if config.paged else 1,
+        "stage_width": stage if config.paged else 1,
+        "kept_blocks": kept,
+        "summary_blocks": config.summary_blocks if kept else 0,
+        "most_held_blocks": most,
+        "history_tokens": min(config.limit_tokens, stage * block),
+    }
 
 
 def step_cost(parameters: CoreParameters) -> Any:

@@ -3,8 +3,8 @@
 It is the oracle of the compiled decision core and shares nothing with it: plain objects and lists, loops that search,
 nothing incremental. What a step costs is a function that is passed in. Its parts follow the page: arrivals (section 1)
 in reference_arrivals.py, the decision (3) in reference_scheduler.py, blocks (5) in reference_pool.py and
-reference_runs.py, prefix sharing (5) in reference_prefix.py, the plan (6) in reference_plan.py; the clock and the end
-of a step (2, 4) are here. Every state is checked (reference_checks.py).
+reference_runs.py, prefix sharing and far history (5) in reference_prefix.py and reference_far_history.py, the plan (6)
+in reference_plan.py; the clock and the end of a step (2, 4) are here. Every state is checked (reference_checks.py).
 Left out: what a step costs, windows and summaries.
 """
 
@@ -150,6 +150,8 @@ class Replica:
         if self.config.read_what != "staged":
             return
         check_staging(self.config, planned, transfer_groups(self.config, planned, is_decode=is_decode))
+        if self.config.staging == "full":
+            return  # nothing stays valid
         for r, _ in planned:
             if is_decode and r.staged_blocks is None:
                 r.staged_blocks = set(range(self.config.blocks(r.computed)))
@@ -164,6 +166,7 @@ class Replica:
             r.computed += n
             if not r.decoding:
                 self.scheduler.pager.give_keys(r, first, r.computed // block_size)
+                self.scheduler.drop_after_prefill(r)
         for r, _ in planned:
             if r.computed == r.known:
                 self._deliver(r)
@@ -194,7 +197,7 @@ class Replica:
         tables: dict[int, Table] = {}
         for r in self.scheduler.running:
             assert r.stage_row is not None
-            tables[slot_of(r)] = Table(r.row, r.stage_row, tuple(r.blocks))
+            tables[slot_of(r)] = Table(r.row, r.stage_row, tuple(r.blocks), r.dropped)
         return tables
 
     def result(self) -> ReferenceResult:

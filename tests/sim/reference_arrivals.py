@@ -66,7 +66,7 @@ def _reservation_tokens(config: ReferenceConfig, request: Request, declared: int
 
 def _unservable(config: ReferenceConfig, request: Request, pool: Store) -> bool:
     if request.reservation_tokens is None:
-        return config.blocks(request.prompt + request.output - 1) > config.pool_blocks
+        return config.most(request.prompt + request.output - 1) > config.pool_blocks
     assert isinstance(pool, RunStore)
     run = pool.run_blocks(config.blocks(request.reservation_tokens))
     return run > pool.largest_empty_run()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tests.sim.reference_far_history import check_kept, check_planned, left_blocks, left_tokens
 from tests.sim.reference_plan import Group, Planned
 from tests.sim.reference_records import ReferenceConfig, Request
 from tests.sim.reference_runs import RunStore
@@ -28,7 +29,8 @@ def check_state(replica: Replica) -> None:
     assert sorted(alive + ended) == sorted(arrived), f"{arrived} arrived, {alive} are alive, {ended} ended"
     for r in waiting:
         assert r.blocks == [], f"row {r.row} waits and holds blocks"
-        assert (r.computed, r.slot, r.stage_row) == (0, None, None), f"row {r.row} waits and holds something"
+        assert (r.computed, r.dropped) == (0, 0), f"row {r.row} waits and has computed or dropped something"
+        assert (r.slot, r.stage_row) == (None, None), f"row {r.row} waits and holds something"
     for r in running:
         assert r.computed < r.known <= r.prompt + r.output, f"row {r.row}: {r.computed} of {r.known} computed"
         assert not r.decoding or r.known - r.computed == 1, f"row {r.row} decodes, {r.known - r.computed} to compute"
@@ -44,7 +46,7 @@ def _check_blocks(replica: Replica) -> None:
     assert everything == list(range(1, config.pool_blocks + 1)), f"blocks lost or in two places: {everything}"
     assert pager.free() + len(held) == config.pool_blocks
     for r in scheduler.running:
-        assert len(r.blocks) >= config.blocks(r.computed), f"row {r.row} has {r.computed} entries in {r.blocks}"
+        assert len(r.blocks) >= left_blocks(config, r), f"row {r.row} has {r.computed} entries in {r.blocks}"
         assert len(set(r.blocks)) == len(r.blocks), f"row {r.row} holds a block twice: {r.blocks}"
         if r.reservation_tokens is not None:
             assert isinstance(pool, RunStore)
@@ -52,6 +54,8 @@ def _check_blocks(replica: Replica) -> None:
             assert r.blocks == run, f"row {r.row} holds {r.blocks}, not one run of its reservation"
     if config.paged:
         _check_sharing(replica)
+        for r in scheduler.running:
+            check_kept(config, r)
     else:
         assert (pager.holders, pager.cached, pager.evictable) == ({}, {}, []), "a reservation was shared"
         assert len(held) == sum(len(r.blocks) for r in scheduler.running), "a block has two owners"
@@ -81,7 +85,7 @@ def _check_sharing(replica: Replica) -> None:
                 f"row {r.row}: block {block} has key {key_of[block]}, the row's keys are {keys[r]}"
             )
     shared = sum(len(found) - 1 for found in places.values())
-    tokens = sum(r.computed for r in running) - shared * size
+    tokens = sum(left_tokens(config, r) for r in running) - shared * size
     assert replica.scheduler.used_tokens() == tokens, f"{tokens} tokens are used"
 
 
@@ -97,8 +101,9 @@ def check_decision(replica: Replica, planned: Planned) -> None:
     assert all(r in running for r in rows), "a row is planned that does not run"
     for r, n in planned:
         assert 1 <= n <= r.known - r.computed, f"row {r.row}: {n} tokens planned"
-        assert config.blocks(r.computed + n) <= len(r.blocks), f"row {r.row} has no block for its entries"
+        assert config.blocks(r.computed + n) - r.dropped <= len(r.blocks), f"row {r.row} has no block for its entries"
         if config.paged:
+            check_planned(config, r, n)
             _check_written(replica, r, n)
     if config.prefill == "chunked":
         assert tokens <= config.token_budget, f"{tokens} tokens planned"
@@ -111,7 +116,7 @@ def check_decision(replica: Replica, planned: Planned) -> None:
 def _check_written(replica: Replica, r: Request, n: int) -> None:
     """A row writes only to blocks that it alone holds and that nobody finds by a key."""
     pager, size = replica.scheduler.pager, replica.config.block_size_tokens
-    for block in r.blocks[r.computed // size : replica.config.blocks(r.computed + n)]:
+    for block in r.blocks[r.computed // size - r.dropped : replica.config.blocks(r.computed + n) - r.dropped]:
         assert pager.holders[block] == {r}, f"row {r.row} writes to block {block}, which it shares"
         assert pager.key_of(block) is None, f"row {r.row} writes to block {block}, which has a key"
 
@@ -128,7 +133,7 @@ def check_staging(config: ReferenceConfig, planned: Planned, groups: list[Group]
     wanted = []
     for r, _ in planned:
         valid = set() if config.staging == "full" or r.staged_blocks is None else r.staged_blocks
-        history = config.blocks(r.computed)
+        history = left_blocks(config, r)
         wanted += [(r.row, logical, r.blocks[logical]) for logical in range(history) if logical not in valid]
     assert moved == wanted, f"moved {moved}, not valid were {wanted}"
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tests.sim.reference_far_history import left_blocks, left_tokens
 from tests.sim.reference_records import ReferenceConfig, Request
 
 EAGER, GRAPH, PIECEWISE = 0, 1, 2
@@ -16,7 +17,7 @@ Planned = list[tuple[Request, int]]
 
 @dataclass(frozen=True)
 class Group:
-    """A transfer group: ``blocks`` blocks from ``source`` on, to ``stage_row`` from logical block ``logical`` on."""
+    """A transfer group: ``blocks`` blocks from ``source`` on, to place ``logical`` on of its staging row."""
 
     request: Request
     source: int
@@ -48,7 +49,7 @@ def transfer_groups(config: ReferenceConfig, planned: Planned, *, is_decode: boo
     for request, _ in planned:
         if config.staging == "delta" and request.staged_blocks is not None:
             continue
-        history = request.blocks[: config.blocks(request.computed)]
+        history = request.blocks[: left_blocks(config, request)]
         for logical, block in enumerate(history):
             last = groups[-1] if groups and groups[-1].request is request else None
             if config.merge == "adjacent" and last is not None and last.source + last.blocks == block:
@@ -79,7 +80,7 @@ def transport_integers(config: ReferenceConfig, groups: list[Group]) -> dict[str
     return {
         "groups": len(groups),
         "moved_blocks": moved,
-        "needed_tokens": sum(request.computed for request in requests),
+        "needed_tokens": sum(left_tokens(config, request) for request in requests),
         "segments": segments,
         "rounds": rounds,
     }
@@ -92,6 +93,8 @@ def choose_launch(config: ReferenceConfig, planned: Planned, groups: list[Group]
     if is_decode:
         batch = smallest_at_least(config.batch_sizes, len(planned))
         longest = max(request.computed + 1 for request, _ in planned)
+        if config.far_history:
+            longest = min(longest, config.kept_blocks * config.block_size_tokens)
         context = smallest_at_least(config.context_buckets_tokens, longest)
         at_layer_scope = config.read_what == "staged" and config.scope == "layer"
         fits = not at_layer_scope or len(groups) <= max(config.group_capacities)
@@ -113,7 +116,7 @@ def read_tokens(config: ReferenceConfig, decoding: list[Request], launch: Launch
             return launch.batch * launch.context
         if config.read_what == "reserved":
             return sum(request.reservation_tokens or 0 for request in decoding)
-    return sum(request.computed + 1 for request in decoding)
+    return sum(left_tokens(config, request) + 1 for request in decoding)
 
 
 def plan_integers(
@@ -130,8 +133,8 @@ def plan_integers(
         "decode_rows": len(decoding),
         "prefill_rows": len(prefilling),
         "prefill_tokens": sum(n for _, n in prefilling),
-        "prefill_read_tokens": sum(request.computed + n for request, n in prefilling),
-        "prefill_pairs": sum(n * request.computed + n * (n + 1) // 2 for request, n in prefilling),
+        "prefill_read_tokens": sum(left_tokens(config, request) + n for request, n in prefilling),
+        "prefill_pairs": sum(n * left_tokens(config, request) + n * (n + 1) // 2 for request, n in prefilling),
         "sampled_rows": sum(1 for request, n in planned if request.computed + n == request.known),
         "launch_kind": launch.kind,
         "padded_rows": launch.batch if launch.kind == GRAPH else rows,

@@ -125,6 +125,13 @@ class Pager:
         self.store.release(to_store, self.config.release_order)
         r.blocks = []
 
+    def drop(self, r: Request) -> None:
+        """A row gives back the block after its summaries (far history: nobody shares it, and it has no key)."""
+        block = r.blocks.pop(self.config.summary_blocks)
+        r.dropped += 1
+        assert self.holders.pop(block) == {r}, f"row {r.row} drops block {block}, which it shares"
+        self.store.release_one(block)
+
     def _hold(self, r: Request, block: int) -> None:
         holders = self.holders.setdefault(block, set())
         assert r not in holders, f"row {r.row} holds block {block} twice"

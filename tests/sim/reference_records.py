@@ -35,6 +35,8 @@ class ReferenceConfig:
     prefix_sharing: bool = False
     partial_tail: str = "recompute"  # recompute copy
     hash_block_tokens: int | None = None  # tokens of a hash block of the trace
+    near_blocks: int = 0  # N, the near window; 0: far history is off
+    summary_blocks: int = 0  # S
     # schedule
     slots: int
     prefill: str  # none chunked separate
@@ -74,6 +76,12 @@ class ReferenceConfig:
         assert paged or not self.prefix_sharing, "a reservation is not shared"
         assert self.partial_tail == "recompute" or self.prefix_sharing, "no tail to copy"
         assert self.partial_tail == "recompute" or self.prefill != "none", "no prompt is computed, nothing is copied"
+        assert min(self.near_blocks, self.summary_blocks) >= 0, "blocks are counted from 0"
+        assert self.near_blocks > 0 or self.summary_blocks == 0, "no history to sum up beyond a window"
+        if self.far_history:
+            assert paged, "a reservation gives nothing back early"
+            assert not self.prefix_sharing, "a summary would overwrite what others share"
+            assert self.staging == "full", "the list shifts: nothing staged stays valid"
         if self.hash_block_tokens is not None:
             sizes = (self.hash_block_tokens, self.block_size_tokens)
             assert max(sizes) % min(sizes) == 0, f"hash blocks and pager blocks of {sizes} tokens do not line up"
@@ -86,9 +94,26 @@ class ReferenceConfig:
         """Blocks are taken as they are written."""
         return self.reserve == "paged"
 
+    @property
+    def far_history(self) -> bool:
+        """Rows give blocks back early."""
+        return self.near_blocks > 0
+
+    @property
+    def kept_blocks(self) -> int:
+        """S + N."""
+        return self.summary_blocks + self.near_blocks
+
     def blocks(self, tokens: int) -> int:
         """Blocks that hold so many entries."""
         return -(-tokens // self.block_size_tokens)
+
+    def most(self, tokens: int) -> int:
+        """Blocks that a row holds at most at once for so many entries."""
+        if not self.far_history or self.prefill == "separate":
+            return self.blocks(tokens)
+        extra = self.blocks(self.token_budget) if self.prefill == "chunked" else 0
+        return min(self.blocks(tokens), self.kept_blocks + extra)
 
 
 @dataclass(frozen=True)
@@ -124,9 +149,10 @@ class Request:
     #: Its prompt (after a preemption: prompt and delivered tokens) is computed.
     decoding: bool = False
     blocks: list[int] = field(default_factory=list)
+    dropped: int = 0  # blocks that it has given back early
     slot: int | None = None
     stage_row: int | None = None
-    #: Logical blocks whose entries are valid in its staging row; None: not staged since its admission.
+    #: `delta` only: logical blocks whose entries are valid in its staging row; None: not staged since its admission.
     staged_blocks: set[int] | None = None
 
     outcome: str | None = None
@@ -170,6 +196,7 @@ class Table:
     row: int
     stage_row: int
     blocks: tuple[int, ...]
+    dropped: int = 0  # given back early, after the first S
 
 
 @dataclass(frozen=True, kw_only=True)

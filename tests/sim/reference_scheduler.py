@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.sim.reference_far_history import entries, growth_blocks
 from tests.sim.reference_plan import Planned
 from tests.sim.reference_prefix import NO_HIT, Hit, Pager
 from tests.sim.reference_records import Event, ReferenceConfig, Request
@@ -94,7 +95,8 @@ class Scheduler:
             if r not in self.running:  # it was the victim of a row before it
                 continue
             n = min(r.known - r.computed, left)
-            need = 0 if r.reservation_tokens is not None else self.config.blocks(r.computed + n) - len(r.blocks)
+            self._drop_before_growth(r, n)
+            need = 0 if r.reservation_tokens is not None else growth_blocks(self.config, r, n)
             while r in self.running and need > self.pager.free():
                 victim = self._victim()
                 self._preempt(victim)
@@ -106,6 +108,24 @@ class Scheduler:
                 planned.append((r, n))
                 left -= n
         return planned, left, preempted
+
+    def _drop_before_growth(self, r: Request, n: int) -> None:
+        """Far history: a decoding row with all that it keeps drops a block before it takes the next."""
+        config = self.config
+        if config.far_history and r.decoding and growth_blocks(config, r, n) > 0:
+            assert n == 1, f"row {r.row} decodes {n} tokens"
+            if len(r.blocks) >= config.kept_blocks:
+                self._drop(r)
+
+    def drop_after_prefill(self, r: Request) -> None:
+        """Far history: what a row need not keep of what it has computed, at the end of a step."""
+        config = self.config
+        while config.far_history and config.blocks(r.computed) - r.dropped > config.kept_blocks:
+            self._drop(r)
+
+    def _drop(self, r: Request) -> None:
+        self.pager.drop(r)
+        self.blocks_freed += 1
 
     def _victim(self) -> Request:
         """The row to preempt: of equals the later in running."""
@@ -140,7 +160,7 @@ class Scheduler:
             return self._runs().run_blocks(self.config.blocks(r.reservation_tokens))
         if self.config.admission == "first_chunk":
             return self.config.blocks(first_chunk_end)
-        return self.config.blocks(r.known)
+        return self.config.most(r.known)
 
     def _fits(self, r: Request, want: int, hit: Hit) -> bool:
         margin = self.config.watermark_blocks if self.running else 0
@@ -180,6 +200,8 @@ class Scheduler:
         hit_tokens = computed
         if self.config.prefill == "none":
             r.decoding = True
+            if r.reservation_tokens is None:
+                r.dropped = self.config.blocks(r.known) - want  # far history: these never were
             hit_tokens = len(hit.blocks) * self.config.block_size_tokens
             self.pager.give_keys(r, len(hit.blocks), computed // self.config.block_size_tokens)
         self._count_admission(r, hit_tokens)
@@ -214,7 +236,7 @@ class Scheduler:
         else:
             self._runs().release_reservation(r.blocks)
             r.blocks = []
-        r.computed = 0
+        r.computed = r.dropped = 0
         r.decoding = False
         r.slot = r.stage_row = r.staged_blocks = None
 
@@ -244,12 +266,10 @@ class Scheduler:
 
     def used_tokens(self) -> int:
         """Section 7: entries that are written, counted block by block; those of a shared block count once."""
-        size = self.config.block_size_tokens
-        entries: dict[int, int] = {}
+        written: dict[int, int] = {}
         for r in self.running:
-            for index, block in enumerate(r.blocks):
-                entries[block] = min(size, max(0, r.computed - index * size))
-        return sum(entries.values())
+            written |= entries(self.config, r)
+        return sum(written.values())
 
     def _runs(self) -> RunStore:
         assert isinstance(self.pool, RunStore)

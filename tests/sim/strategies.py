@@ -9,7 +9,7 @@ are drawn token by token (prompt_tree.py), so that equal ids are equal prefixes 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
 
@@ -60,18 +60,23 @@ class StepCost:
         )
 
 
-def random_case(seed: int, rows: int | None = None) -> Case:
-    """The case of a seed; ``rows`` as drawn, 1 to MAX_ROWS, unless given."""
+def random_case(seed: int, rows: int | None = None, *, far_history: bool = False) -> Case:
+    """The case of a seed; ``rows`` as drawn, 1 to MAX_ROWS, unless given. ``far_history``: one that has it."""
     rng = random.Random(seed)
     config = random_config(rng)
+    while far_history and not _may_forget(config):
+        config = random_config(rng)
+    if far_history or (_may_forget(config) and rng.random() < 0.35):
+        config = _with_far_history(rng, config)
     step_cost = random_step_cost(rng)
     drawn = rng.choice((rng.randint(1, 3), rng.randint(4, 12), rng.randint(13, MAX_ROWS)))
     return Case(seed, config, random_trace(rng, config, drawn if rows is None else rows), step_cost)
 
 
-def cases(max_rows: int = MAX_ROWS) -> st.SearchStrategy[Case]:
-    """Cases of up to ``max_rows`` requests."""
-    return st.builds(random_case, seed=st.integers(0, 2**32 - 1), rows=st.integers(1, max_rows))
+def cases(max_rows: int = MAX_ROWS, *, far_history: bool = False) -> st.SearchStrategy[Case]:
+    """Cases of up to ``max_rows`` requests; with ``far_history`` only such that have it."""
+    seeds, rows = st.integers(0, 2**32 - 1), st.integers(1, max_rows)
+    return st.builds(random_case, seed=seeds, rows=rows, far_history=st.just(far_history))
 
 
 def horizons(case: Case) -> st.SearchStrategy[int | None]:
@@ -219,6 +224,38 @@ def _read(rng: random.Random, *, paged: bool) -> dict[str, object]:
     }
 
 
+def _may_forget(config: ReferenceConfig) -> bool:
+    """Whether far history can be added."""
+    return config.paged and not config.prefix_sharing and config.staging == "full"
+
+
+def _with_far_history(rng: random.Random, config: ReferenceConfig) -> ReferenceConfig:
+    """A near window, with summary blocks or without; often in a pool that one request would not fit in without.
+
+    Half of the ladders of contexts end where rows stop to grow.
+    """
+    near_blocks, summary_blocks = rng.choice((1, 2, rng.randint(1, 6))), rng.randint(0, 3)
+    kept_blocks = near_blocks + summary_blocks
+    pool_blocks, limit = config.pool_blocks, config.limit_tokens
+    if rng.random() < 0.5:  # rows stay small: so few blocks that one has to go all the same
+        pool_blocks = rng.randint(max(4, kept_blocks), 4 + 2 * kept_blocks)
+    if rng.random() < 0.7:
+        limit = max(limit, min(rng.randint(1, 4) * pool_blocks * config.block_size_tokens, 400))
+    contexts = config.context_buckets_tokens
+    if contexts and rng.random() < 0.5:
+        longest = min(limit, kept_blocks * config.block_size_tokens)
+        contexts = (*(c for c in contexts if c < longest), longest)
+    return replace(
+        config,
+        near_blocks=near_blocks,
+        summary_blocks=summary_blocks,
+        pool_blocks=pool_blocks,
+        limit_tokens=limit,
+        watermark_blocks=min(config.watermark_blocks, pool_blocks // 4),
+        context_buckets_tokens=contexts,
+    )
+
+
 def random_trace(rng: random.Random, config: ReferenceConfig, rows: int) -> list[Arrival]:
     """``rows`` requests, arrivals ascending from 0. Every row can be read by ``config`` (no input errors)."""
     burst_ns = TICK_NS * rng.choice((0, 1, 1, 4, 20))
@@ -233,11 +270,16 @@ def random_trace(rng: random.Random, config: ReferenceConfig, rows: int) -> list
 
 
 def _arrival(rng: random.Random, config: ReferenceConfig, prompts: PromptTree, row: int, time_ns: int) -> Arrival:
-    capacity = min(config.limit_tokens, config.pool_blocks * config.block_size_tokens)
+    capacity = config.limit_tokens
+    if config.most(capacity) > config.pool_blocks:
+        capacity = min(capacity, config.pool_blocks * config.block_size_tokens)
     total = rng.randint(2, max(2, capacity // rng.choice((1, 2, 4))))
     if rng.random() < 0.06:
         total = capacity + rng.randint(1, capacity)  # over the limit or unservable, now and then
     longest = rng.choice((1, 4, 16, 60, 120))
+    if config.far_history and rng.random() < 0.6:  # begins inside what it keeps and grows beyond
+        total = rng.randint(2, max(2, min(capacity, 3 * config.kept_blocks * config.block_size_tokens)))
+        longest = total
     output = rng.randint(max(1, min(total - 1, longest) // 2), max(1, min(total - 1, longest)))
     prompt = _near_a_boundary(rng, max(1, total - output), config.block_size_tokens)
     tokens = None

@@ -37,7 +37,7 @@ def refused(policy: str, changes: dict[str, object]) -> str:
 def test_presets_are_those_promised() -> None:
     assert set(policy_names()) == {
         "static", "static-batch", "bucketed", "orca-max", "orca-pow2", "orca-oracle", "dynamic", "graph-paged", "kv-rm",
-        "kv-rm-delta",
+        "kv-rm-delta", "kv-rm-window",
     }  # fmt: skip
     assert len(model_names()) == 10
     assert hardware_names() == ("a100-40gb", "a100-80gb-sxm", "h100-80gb-sxm", "h200")
@@ -149,6 +149,16 @@ def test_errors_survive_pickling() -> None:
         ("graph-paged", {"schedule.prefill": "none"}, "where every step decodes"),
         ("orca-max", {"schedule.admission": "first_chunk"}, "has no chunks"),
         ("orca-max", {"schedule.admission": "first_chunk", "schedule.prefill": "chunked"}, "is taken whole"),
+        ("dynamic", {"pager.extent_blocks": 8}, 'with pager.placement = "lifo"'),
+        ("kv-rm", {"pager.release_order": "sorted"}, "does not depend on the order of the releases"),
+        ("static", {"pager.prefix_sharing": True}, "cannot be another request's as well"),
+        ("dynamic", {"pager.partial_tail": "copy"}, "without pager.prefix_sharing"),
+        ("dynamic", {"schedule.aging_s": 1.0}, "serves by age alone"),
+        ("static", {"schedule.victim": "largest"}, "never preempted"),
+        ("static", {"far_history": {"window_tokens": 64, "summary_blocks": 0}}, "gives nothing back before"),
+        ("kv-rm-window", {"far_history.window_tokens": 100}, "is not a multiple of"),
+        ("kv-rm-window", {"pager.prefix_sharing": True}, "that other requests share"),
+        ("kv-rm-delta", {"far_history": {"window_tokens": 64, "summary_blocks": 0}}, "nothing that was staged"),
     ],
 )
 def test_a_combination_is_refused_with_its_reason(policy: str, changes: dict[str, object], reason: str) -> None:
@@ -168,6 +178,11 @@ def test_a_combination_is_refused_with_its_reason(policy: str, changes: dict[str
         {"schedule.admission": "first_chunk"},
         {"schedule.prefill": "none", "schedule.token_budget": None},
         {"pager.placement": "buddy"},
+        {"pager.placement": "extent", "pager.extent_blocks": 8},
+        {"pager.placement": "fifo", "pager.release_order": "sorted"},
+        {"pager.prefix_sharing": True, "pager.partial_tail": "copy"},
+        {"schedule.order": "priority", "schedule.aging_s": 10.0, "schedule.victim": "lowest_priority"},
+        {"far_history": {"window_tokens": 1024, "summary_blocks": 0}},
     ],
 )
 def test_each_layer_of_kv_rm_can_be_switched_alone(changes: dict[str, object]) -> None:

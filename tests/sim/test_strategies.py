@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.sim.reference import ReferenceResult, simulate
+from tests.sim.reference import ReferenceResult, Step, simulate
 from tests.sim.strategies import Case, cases, horizons, random_case
 
 
@@ -17,6 +17,9 @@ def test_a_seed_is_a_case_and_a_case_is_a_result() -> None:
         assert one == two
         assert simulate(one.config, one.arrivals, one.step_cost) == simulate(two.config, two.arrivals, two.step_cost)
         assert random_case(seed, rows=3).arrivals == random_case(seed, rows=5).arrivals[:3]
+        far = random_case(seed, far_history=True)
+        assert far.config.far_history
+        assert far == random_case(seed, far_history=True)
 
 
 def sharing_seen(case: Case, result: ReferenceResult) -> set[str]:
@@ -41,6 +44,40 @@ def sharing_seen(case: Case, result: ReferenceResult) -> set[str]:
     return seen
 
 
+def gaps(step: Step) -> dict[int, int]:
+    """Blocks that each row has dropped so far, where it has."""
+    return {table.row: table.dropped for table in (step.tables or {}).values() if table.dropped}
+
+
+def far_history_seen(case: Case, result: ReferenceResult) -> set[str]:
+    """What a case shows of far history."""
+    config = case.config
+    if not config.far_history:
+        return set()
+    seen = {"summaries" if config.summary_blocks else "no summaries"}
+    seen |= {"unservable" for r in result.requests if r.reason == "unservable"}
+    for r in result.requests:
+        written = case.arrivals[r.row].prompt_tokens + r.delivered - 1
+        ended = r.outcome in ("completed", "truncated")
+        seen |= {"larger than the pool"} if ended and config.blocks(written) > config.pool_blocks else set()
+    preempted = [(event.time_ns, event.row) for event in result.events if event.kind == "preempt"]
+    for before, after in pairwise(result.steps):
+        dropped, then = gaps(before), gaps(after)
+        if before.plan["prefill_rows"] == after.plan["prefill_rows"] == 0:
+            seen |= {"dropped by a decoding row" for row in dropped if then.get(row, 0) > dropped[row]}
+        seen |= {
+            "forgot and was preempted" for time_ns, row in preempted if time_ns == after.start_ns and row in dropped
+        }
+    for step in result.steps:
+        dropped = gaps(step)
+        rows = [row for row, _ in step.planned]
+        seen |= {"dropped before" for row in rows if row in dropped}
+        longest = max((len(t.blocks) + t.dropped - 1 for t in (step.tables or {}).values() if t.row in rows), default=0)
+        if step.plan["launch_kind"] == 1 and step.plan["context_bucket"] <= longest * config.block_size_tokens:
+            seen.add("captured context shorter than the row")
+    return {f"{config.prefill}: {word}" for word in seen}
+
+
 def test_random_cases_are_of_every_kind() -> None:
     """200 seeds keep every invariant, and meet every word and outcome."""
     seen: set[str] = set()
@@ -54,6 +91,7 @@ def test_random_cases_are_of_every_kind() -> None:
         seen |= {f"order {config.order}", f"victim {config.victim}", f"tail {config.partial_tail}"}
         seen |= {"aging"} if config.aging_ns is not None else set()
         seen |= sharing_seen(case, result)
+        seen |= {"far history"} if config.far_history else set()
         seen |= {r.reason for r in result.requests}
         seen |= {"preempted" for r in result.requests if r.preemptions}
         seen |= {"moved" for step in result.steps if step.row_moves}
@@ -70,8 +108,22 @@ def test_random_cases_are_of_every_kind() -> None:
         "piecewise", "reserved", "live", "table", "staged", "layer_major", "block_major", "full", "delta", "layer",
         "model", "reject", "truncate", "error", "merge none", "merge adjacent", "extent live", "extent bucket",
         "trace_end", "over_limit", "unservable", "context_limit", "declared_limit",
-        "preempted", "moved", "off the ladder", "rounds",
+        "preempted", "moved", "off the ladder", "rounds", "far history",
     }  # fmt: skip
+
+
+def test_random_cases_with_far_history_are_of_every_kind() -> None:
+    """With `none` a request is unservable only where S + N blocks are more than the pool."""
+    seen: set[str] = set()
+    for seed in range(200):
+        case = random_case(seed, far_history=True)
+        seen |= far_history_seen(case, simulate(case.config, case.arrivals, case.step_cost, tables=True))
+    kinds = {
+        "no summaries", "summaries", "dropped before", "dropped by a decoding row", "forgot and was preempted",
+        "captured context shorter than the row", "larger than the pool", "unservable",
+    }  # fmt: skip
+    expected = {f"{prefill}: {kind}" for prefill in ("none", "chunked", "separate") for kind in kinds}
+    assert seen - {"none: unservable"} == expected - {"none: unservable", "separate: larger than the pool"}
 
 
 @given(cases(max_rows=12), st.data())
