@@ -60,8 +60,9 @@ class _Flight:
 class DeviceExecutor:
     """One replica's device: pool, staging, model, captured graphs. ``prompt`` gives a request row's tokens.
 
-    ``sequences``: prompt and delivered tokens of each request row. ``parts_known``: whether attention and transport are
-    timed apart; where not, and for the launch everywhere, their time is in the dense part.
+    ``delta_commit``: upload what changed in the block tables, not all of them. ``sequences``: prompt and delivered
+    tokens of each request row. ``parts_known``: whether attention and transport are timed apart; where not, and for the
+    launch everywhere, their time is in the dense part.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class DeviceExecutor:
         prompt: Callable[[int, int], NDArray[np.int64]],
         *,
         model: Llama | None = None,
+        delta_commit: bool = True,
     ) -> None:
         policy = config.policy
         if policy.schedule.prefill == "none":
@@ -82,8 +84,9 @@ class DeviceExecutor:
         self._parts = backend.parts if isinstance(backend, LiveCpuBackend) else PartClock()
         self.parts_known = isinstance(backend, LiveCpuBackend)
         self.sequences: dict[int, list[int]] = {}
-        self._policy, self._prompt = policy, prompt
-        self._stream = backend.stream()
+        self._policy, self._prompt, self._delta_commit = policy, prompt, delta_commit
+        #: Where steps run, one after another.
+        self.stream = backend.stream()
         self._model_scope = policy.staged and policy.transport.scope == "model"
         self.model = model or Llama(config.model, backend.device, config.seed)
         self._build(config, plan)
@@ -118,17 +121,17 @@ class DeviceExecutor:
             group_capacity=plan.pool_blocks if policy.staged and not self._model_scope else 1,
             patch_capacity=PATCH_CAPACITY,
         )
-        self._committer = Committer(backend, wire, self._stream, block_size=block_size)
-        self._decode = DecodeStep(backend, self.model, self.pool, wire, self._committer.resident, self._stream, staging)
-        self._results = ResultRing(backend, self._decode.results, self._stream)
+        self._committer = Committer(backend, wire, self.stream, block_size=block_size)
+        self._decode = DecodeStep(backend, self.model, self.pool, wire, self._committer.resident, self.stream, staging)
+        self._results = ResultRing(backend, self._decode.results, self.stream)
         self._mixed = MixedStep(
             backend,
             self.model,
             self.pool,
             wire,
             self._committer.resident,
-            tuple(self._decode.results.split([wire.slots, ECHO_WORDS, wire.slots])),
-            self._stream,
+            self._decode.outputs,
+            self.stream,
             staging,
             max_tokens=most_tokens_in_a_step(config, plan.slots),
             max_pages=plan.slots * width,
@@ -138,7 +141,7 @@ class DeviceExecutor:
         if staging is not None and self._model_scope:
             clock = StreamClock(backend)
             route, capacity = policy.transport.submission, plan.group_capacities[-1]
-            engine = TransferEngine(backend, clock, self._stream, route, capacity)
+            engine = TransferEngine(backend, clock, self.stream, route, capacity)
             self._moves = engine, Space(self.pool, clock), Space(staging, clock)
 
     def _shape(self, rows: int, context: int, *, graph: bool) -> StepShape:
@@ -203,7 +206,7 @@ class DeviceExecutor:
         if self._moves is not None:
             d.num_groups = 0  # they are carried out before the step: it gathers nothing itself
         flight.host_ns = self._clock()
-        flight.commitment = self._committer.commit(d, tokens, owners, counts, delta=True)
+        flight.commitment = self._committer.commit(d, tokens, owners, counts, delta=self._delta_commit)
         flight.commit_ns = self._clock() - flight.host_ns
         d.num_groups = groups
 

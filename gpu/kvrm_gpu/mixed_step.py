@@ -19,7 +19,7 @@ from torch.nn import functional
 from kvrm_gpu.backend import Backend, Stream
 from kvrm_gpu.commit import PinnedRing
 from kvrm_gpu.errors import PackError
-from kvrm_gpu.kv_pool import KvPool, Staging
+from kvrm_gpu.kv_pool import NULL_BLOCK, KvPool, Staging
 from kvrm_gpu.llama import Llama
 from kvrm_gpu.wire import WireShape
 
@@ -93,16 +93,27 @@ class MixedStep:
         """Enqueue the step: batch rows [0, rows) of the descriptor, 0 for none, and every chunk.
 
         ``context_tokens``: the longest decoding row, with its new token. Raises PackError for chunks beyond the
-        capacity.
+        capacity, and for one without tokens or whose pages do not hold it (the null block never does).
         """
         count = sum(len(chunk.tokens) for chunk in chunks)
         pages = sum(len(chunk.pages) for chunk in chunks)
         if count > self._max_tokens or pages > self._max_pages:
             room = f"there is room for {self._max_tokens} and {self._max_pages}"
             raise PackError(f"chunks of {count} tokens and {pages} pages: {room}")
+        for chunk in chunks:
+            self._check(chunk)
         if chunks:
             self._ring.send(self._stream, partial(self._write, chunks), self._packet)
         self._backend.run(self._stream, lambda: self._body(rows, chunks, reads_table, context_tokens))
+
+    def _check(self, chunk: Chunk) -> None:
+        count = len(chunk.tokens)
+        needed = -(-(chunk.computed + count) // self._pool.shape.block_size)
+        if count == 0:
+            raise PackError(f"a chunk of no tokens after {chunk.computed}")
+        if len(chunk.pages) < needed or int(chunk.pages[:needed].min()) <= NULL_BLOCK:
+            pages = chunk.pages.tolist()
+            raise PackError(f"a chunk of {count} tokens after {chunk.computed}: {needed} pages are needed, not {pages}")
 
     def _write(self, chunks: Sequence[Chunk], at: int) -> int:
         words = self._ring.arrays[at].view(np.int64)
