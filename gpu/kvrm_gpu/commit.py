@@ -33,16 +33,19 @@ from kvrm_sim.descriptor import CommitDescriptor
 
 
 class PinnedRing:
-    """``depth`` pinned buffers of ``num_bytes``, given out in turn; at least one more than steps in flight."""
+    """``depth`` pinned buffers of ``num_bytes``, given out in turn; at least one more than steps in flight.
 
-    def __init__(self, backend: Backend, num_bytes: int, depth: int) -> None:
+    ``label``: what is uploaded, the name of the events.
+    """
+
+    def __init__(self, backend: Backend, num_bytes: int, depth: int, label: str) -> None:
         if depth < 2:
             raise ValueError(f"depth = {depth}: a ring of less than 2 makes every step wait for its own upload")
         self._backend = backend
         self._buffers = [backend.pinned((num_bytes,), torch.uint8) for _ in range(depth)]
         #: The same memory as arrays, for who writes it.
         self.arrays: list[NDArray[np.uint8]] = [buffer.numpy() for buffer in self._buffers]
-        self._upload_done: list[Event] = [backend.event("upload_done") for _ in range(depth)]
+        self._upload_done: list[Event] = [backend.event(label) for _ in range(depth)]
         self._next = 0
 
     def send(self, stream: Stream, write: Callable[[int], int], destination: torch.Tensor) -> int:
@@ -85,7 +88,7 @@ class Committer:
         self.stream = stream
         self.resident = backend.zeros((wire.num_bytes,), torch.uint8)
         self._block_size = block_size
-        self._ring = PinnedRing(backend, wire.num_bytes, depth)
+        self._ring = PinnedRing(backend, wire.num_bytes, depth, "descriptor")
         self._epoch = 0
         # What the tables on the device hold once everything committed so far has arrived, and their checksum.
         self._mirror = np.zeros((wire.slots, wire.table_width), np.int32)

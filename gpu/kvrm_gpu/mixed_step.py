@@ -86,7 +86,7 @@ class MixedStep:
         self._fields = {name: field.tensor(resident) for name, field in wire.fields.items()}
         self._max_pages = max_pages
         words = 3 * max_tokens + max_pages
-        self._ring = PinnedRing(backend, 8 * words, depth=2)
+        self._ring = PinnedRing(backend, 8 * words, depth=2, label="chunks")
         self._packet = backend.zeros((8 * words,), torch.uint8)
 
     def run(self, rows: int, chunks: Sequence[Chunk], *, reads_table: bool, context_tokens: int) -> None:

@@ -172,7 +172,7 @@ def steps_on(backend: LazyBackend, seed: int, *, ahead: int) -> int:
     committer, scene = committer_of(backend), Scene(WIRE, seed)
     echo = backend.zeros((ECHO_WORDS,), torch.int64)
     outputs = [backend.pinned((ECHO_WORDS,), torch.int64) for _ in range(ahead + 1)]
-    done = [backend.event("step_done") for _ in outputs]
+    done = [backend.event("step done") for _ in outputs]
     wrong = 0
     pending: list[tuple[int, Commitment]] = []
 
@@ -207,7 +207,7 @@ def test_no_schedule_tears_a_descriptor(ahead: int) -> None:
     assert sum(steps_on(LazyBackend(seed), seed, ahead=ahead) for seed in range(150)) == 0
 
 
-@pytest.mark.parametrize(("event", "ahead"), [("upload_done", 3), ("step_done", 1)])
+@pytest.mark.parametrize(("event", "ahead"), [("descriptor", 3), ("step done", 1)])
 def test_a_missing_event_is_seen_within_50_schedules(event: str, ahead: int) -> None:
     """GPU failures 1, 2 and 3: the pinned buffer rewritten while its upload is pending (or its event not recorded),
     and a result read before its event. Each event is the guard, taken out here.
