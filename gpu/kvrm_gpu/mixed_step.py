@@ -82,7 +82,8 @@ class MixedStep:
         self._stream = stream
         self._staging = staging
         self._max_tokens = max_tokens
-        self._attend_chunk = chunk_attention
+        #: The attention of one chunk.
+        self.attend_chunk = chunk_attention
         self._fields = {name: field.tensor(resident) for name, field in wire.fields.items()}
         self._max_pages = max_pages
         words = 3 * max_tokens + max_pages
@@ -191,7 +192,7 @@ class MixedStep:
         for chunk in chunks:
             n = len(chunk.tokens)
             own = pages[page : page + len(chunk.pages)]
-            attended[first : first + n] = self._attend_chunk(
+            attended[first : first + n] = self.attend_chunk(
                 query[first : first + n], self._pool.layer(index), own, chunk.computed
             )
             first, page = first + n, page + len(chunk.pages)
