@@ -204,6 +204,7 @@ def is_stale(backend, committer, outputs, done, at, commitment) -> bool:
 
 @pytest.mark.parametrize("ahead", [0, 1, 3])
 def test_no_schedule_tears_a_descriptor(ahead: int) -> None:
+    """GPU failures 1 and 2. Fails without the wait or the record of `PinnedRing.send` (seen)."""
     assert sum(steps_on(LazyBackend(seed), seed, ahead=ahead) for seed in range(150)) == 0
 
 

@@ -31,6 +31,7 @@ def steps_come_back(backend: LazyBackend, ahead: int, *, beside: bool = False) -
 
 @pytest.mark.parametrize("ahead", [0, 1, 2])
 def test_every_step_has_its_own_result(ahead: int) -> None:
+    """GPU failure 3. Fails without the wait of `ResultRing.take` (seen)."""
     assert all(steps_come_back(LazyBackend(seed), ahead) for seed in range(200))
 
 
