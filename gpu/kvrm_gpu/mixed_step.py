@@ -87,8 +87,8 @@ class MixedStep:
         self._fields = {name: field.tensor(resident) for name, field in wire.fields.items()}
         self._max_pages = max_pages
         words = 3 * max_tokens + max_pages
-        self._ring = PinnedRing(backend, 8 * words, depth=2, label="chunks")
         self._packet = backend.zeros((8 * words,), torch.uint8)
+        self._ring = PinnedRing(backend, self._packet, depth=2, label="chunks")
 
     def run(self, rows: int, chunks: Sequence[Chunk], *, reads_table: bool, context_tokens: int) -> None:
         """Enqueue the step: batch rows [0, rows) of the descriptor, 0 for none, and every chunk.
@@ -104,7 +104,7 @@ class MixedStep:
         for chunk in chunks:
             self._check(chunk)
         if chunks:
-            self._ring.send(self._stream, partial(self._write, chunks), self._packet)
+            self._ring.send(self._stream, partial(self._write, chunks))
         self._backend.run(self._stream, lambda: self._body(rows, chunks, reads_table, context_tokens))
 
     def _check(self, chunk: Chunk) -> None:

@@ -66,8 +66,8 @@ class TransferEngine:
         self._capacity = group_capacity
         if route == "kernel":
             table_bytes = HEADER_WORDS * 8 + group_capacity * 16
-            self._ring = PinnedRing(backend, table_bytes, depth=3, label="group table")
             self._table = backend.zeros((table_bytes,), torch.uint8)
+            self._ring = PinnedRing(backend, self._table, depth=3, label="group table")
 
     def move(self, source: Space, destination: Space, groups: Groups, *, layer: int | None = None) -> Move:
         """Copy ``groups`` (int64 [n, 3]: source block, destination block, blocks), one layer of them or all.
@@ -127,7 +127,7 @@ class TransferEngine:
         rounds = 0
         for first in range(0, len(groups), self._capacity):
             some = groups[first : first + self._capacity]
-            self._ring.send(self.stream, partial(self._write_table, some), self._table)
+            self._ring.send(self.stream, partial(self._write_table, some))
             self._backend.run(self.stream, lambda: self._backend.ops.gather_groups(come, go, table, header))
             rounds += 1
         return len(groups) * len(come), rounds

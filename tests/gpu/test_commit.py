@@ -13,7 +13,7 @@ from kvrm_gpu.backend import Backend
 from kvrm_gpu.commit import Commitment, Committer
 from kvrm_gpu.cpu_backend import CpuBackend
 from kvrm_gpu.errors import PackError, StaleDescriptorError
-from kvrm_gpu.wire import ECHO_WORDS, H_ACTIVE, H_BLOCKS, H_GROUPS, WireShape
+from kvrm_gpu.wire import ECHO_WORDS, H_ACTIVE, H_BLOCKS, H_GROUPS, WireShape, aligned
 from tests.gpu.descriptors import BLOCK_SIZE, Scene
 from tests.gpu.lazy_backend import LazyBackend
 
@@ -100,6 +100,22 @@ def test_more_changes_than_patches_send_the_whole() -> None:
             wire.fields["block_tables"].tensor(committer.resident).numpy(), scene.descriptor.block_tables
         )
     assert kinds == {True, False}
+
+
+def test_a_delta_without_groups_ends_with_its_patches() -> None:
+    """Seen to fail with the patches left out of the prefix."""
+    wire = WireShape(slots=5, table_width=9, group_capacity=0, patch_capacity=100)
+    backend = CpuBackend()
+    committer = Committer(backend, wire, backend.stream(), block_size=BLOCK_SIZE)
+    scene = Scene(wire, 7)
+    for _ in range(40):
+        scene.step()
+        commitment = commit(committer, scene, delta=True)
+        assert commitment.uploaded_bytes == aligned(wire.fields["patches"].offset_bytes + 8 * commitment.patches)
+        reference.apply_patches(committer.resident, wire=wire)
+        np.testing.assert_array_equal(
+            wire.fields["block_tables"].tensor(committer.resident).numpy(), scene.descriptor.block_tables
+        )
 
 
 def test_a_replay_without_its_commit_is_stale() -> None:
