@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -116,6 +117,11 @@ class Backend(ABC):
     @abstractmethod
     def _replay(self, payload: Any, stream: Stream) -> None:
         """Enqueue a captured body."""
+
+    def named_range(self, name: str) -> AbstractContextManager[Any]:
+        """A stretch of the host's time that profilers show by this name: torch.profiler here, NVTX on CUDA."""
+        ranged: AbstractContextManager[Any] = torch.profiler.record_function(name)
+        return ranged
 
     def zeros(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """Zeroed device memory."""

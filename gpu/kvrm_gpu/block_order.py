@@ -7,10 +7,16 @@ writer for both; a stream is in order by itself, and what it has waited for once
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
 import numpy as np
 from numpy.typing import NDArray
 
 from kvrm_gpu.backend import Backend, Event, Stream
+
+Blocks: TypeAlias = NDArray[np.int64]
 
 MAX_STREAMS = 8
 #: Events of a stream in turn. An old ticket's event has then been recorded again, for a later ticket: waiting for
@@ -88,3 +94,29 @@ class BlockOrder:
     def wrote(self, blocks: NDArray[np.int64], stream: Stream, ticket: int) -> None:
         """These blocks are written by the work of this ticket."""
         self._written[self._clock.add(stream), blocks] = ticket
+
+
+@dataclass(frozen=True, slots=True)
+class Touches:
+    """What one piece of work reads and writes: the order of each pool, and blocks of it (int64 [n])."""
+
+    reads: Sequence[tuple[BlockOrder, Blocks]] = ()
+    writes: Sequence[tuple[BlockOrder, Blocks]] = ()
+
+    def begin(self, clock: StreamClock, stream: Stream) -> None:
+        """Hold a stream until everything that this work depends on is done; then enqueue the work."""
+        needs = np.zeros(MAX_STREAMS, np.int64)
+        for order, blocks in self.reads:
+            needs = np.maximum(needs, order.before_read(blocks))
+        for order, blocks in self.writes:
+            needs = np.maximum(needs, order.before_write(blocks))
+        clock.wait(stream, needs)
+
+    def end(self, clock: StreamClock, stream: Stream) -> int:
+        """The work is enqueued: its ticket, which whatever depends on these blocks waits for from now on."""
+        ticket = clock.tick(stream)
+        for order, blocks in self.reads:
+            order.read(blocks, stream, ticket)
+        for order, blocks in self.writes:
+            order.wrote(blocks, stream, ticket)
+        return ticket

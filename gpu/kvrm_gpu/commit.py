@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import mul
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from kvrm_gpu.backend import Backend, Event, Stream
+from kvrm_gpu.backend import Backend, CopyPair, Event, Stream
 from kvrm_gpu.errors import PackError, StaleDescriptorError
-from kvrm_gpu.packing import OK, PROBLEMS, pack_groups, pack_rows, patch_tables
+from kvrm_gpu.packing import OK, PROBLEMS, pack_groups, pack_rows, patch_tables, widest_row
 from kvrm_gpu.wire import (
     E_CHECKSUM,
     E_EPOCH,
@@ -27,37 +28,51 @@ from kvrm_gpu.wire import (
     MAGIC,
     WEIGHT,
     WireShape,
+    aligned,
     wrap_int64,
 )
 from kvrm_sim.descriptor import CommitDescriptor
 
+_HEADER_WEIGHTS = tuple((2 * at + 1) * WEIGHT for at in range(H_CHECKSUM))
+
 
 class PinnedRing:
-    """``depth`` pinned buffers of ``num_bytes``, given out in turn; at least one more than steps in flight."""
+    """``depth`` pinned buffers of the size of ``destination`` (uint8 [bytes], on the device), given out in turn; at
+    least one more than steps in flight. ``label``: what is uploaded, the name of the events.
+    """
 
-    def __init__(self, backend: Backend, num_bytes: int, depth: int) -> None:
+    def __init__(self, backend: Backend, destination: torch.Tensor, depth: int, label: str) -> None:
         if depth < 2:
             raise ValueError(f"depth = {depth}: a ring of less than 2 makes every step wait for its own upload")
         self._backend = backend
-        self._buffers = [backend.pinned((num_bytes,), torch.uint8) for _ in range(depth)]
+        self._destination = destination
+        self._buffers = [backend.pinned(destination.shape, torch.uint8) for _ in range(depth)]
         #: The same memory as arrays, for who writes it.
         self.arrays: list[NDArray[np.uint8]] = [buffer.numpy() for buffer in self._buffers]
-        self._upload_done: list[Event] = [backend.event("upload_done") for _ in range(depth)]
+        self._upload_done: list[Event] = [backend.event(label) for _ in range(depth)]
         self._next = 0
+        # Cutting a tensor costs as much as packing a step does: once for each size, of which there are few.
+        self._parts: dict[tuple[int, int], CopyPair] = {}
 
-    def send(self, stream: Stream, write: Callable[[int], int], destination: torch.Tensor) -> int:
-        """Let ``write`` fill the array of a number and return its bytes in use; upload those. Returns them.
+    def send(self, stream: Stream, write: Callable[[int], int]) -> int:
+        """Let ``write`` fill the array of a number and return its bytes in use; upload those, in whole units of the
+        wire's alignment. Returns how many were uploaded.
 
         Waits, on the host, until the buffer's last upload is done.
         """
         at = self._next
         self._next = (at + 1) % len(self._buffers)
         self._backend.synchronize(self._upload_done[at])
-        buffer = self._buffers[at]
-        used = write(at)
-        self._backend.upload(destination[:used], buffer[:used], stream)
+        used = min(aligned(write(at)), len(self._destination))
+        self._backend.upload(*self._part(at, used), stream)
         self._backend.record(self._upload_done[at], stream)
         return used
+
+    def _part(self, at: int, used: int) -> CopyPair:
+        part = self._parts.get((at, used))
+        if part is None:
+            part = self._parts[at, used] = self._destination[:used], self._buffers[at][:used]
+        return part
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +100,7 @@ class Committer:
         self.stream = stream
         self.resident = backend.zeros((wire.num_bytes,), torch.uint8)
         self._block_size = block_size
-        self._ring = PinnedRing(backend, wire.num_bytes, depth)
+        self._ring = PinnedRing(backend, self.resident, depth, "descriptor")
         self._epoch = 0
         # What the tables on the device hold once everything committed so far has arrived, and their checksum.
         self._mirror = np.zeros((wire.slots, wire.table_width), np.int32)
@@ -123,7 +138,6 @@ class Committer:
         used = self._ring.send(
             self.stream,
             lambda at: self._write(self._views[at], descriptor, tokens, owners, counts, epoch, delta, packed),
-            self.resident,
         )
         self._epoch = epoch
         return Commitment(epoch, packed.checksum, used, packed.patches)
@@ -160,10 +174,10 @@ class Committer:
         packed.patches = None if whole else changed
         # In the order of H_MAGIC, H_EPOCH, H_ACTIVE, H_GROUPS, H_BLOCKS, H_PATCHES.
         words = (MAGIC, epoch, active, descriptor.num_groups, blocks, 0 if whole else changed)
-        header_sum = sum(word * (2 * at + 1) * WEIGHT for at, word in enumerate(words))
+        header_sum = sum(map(mul, words, _HEADER_WEIGHTS))
         packed.checksum = wrap_int64(header_sum + rows_sum + groups_sum + self._tables_sum)
         fields["header"][: H_CHECKSUM + 1] = (*words, packed.checksum)
-        return self.wire.num_bytes if whole else self.wire.prefix_bytes(descriptor.num_groups)
+        return self.wire.num_bytes if whole else self.wire.prefix_bytes(changed, descriptor.num_groups)
 
     def _write_rows(
         self, fields: dict[str, NDArray[Any]], descriptor: CommitDescriptor, tokens: NDArray[np.int64]
@@ -205,8 +219,8 @@ class Committer:
             raise PackError(
                 f"groups: {descriptor.num_groups} groups, the descriptor has room for {self.wire.group_capacity}"
             )
-        if int(counts.max(initial=0)) > self.wire.table_width:
-            row = int(counts.argmax())
+        row = widest_row(counts)
+        if counts[row] > self.wire.table_width:
             raise PackError(f"counts: row {row} holds {counts[row]} blocks, a table has {self.wire.table_width}")
 
     def verify(self, echo: NDArray[np.int64] | torch.Tensor, commitment: Commitment) -> None:

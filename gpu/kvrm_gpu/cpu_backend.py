@@ -38,7 +38,7 @@ class CpuBackend(Backend):
         self.device = torch.device("cpu")
         self.ops = reference_ops()
         self._default = CpuStream()
-        self._pinned: list[torch.Tensor] = []
+        self._pinned: dict[int, torch.Tensor] = {}
 
     @property
     def capturing(self) -> bool:
@@ -73,12 +73,11 @@ class CpuBackend(Backend):
 
     def pinned(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         tensor = torch.zeros(tuple(shape), dtype=dtype)
-        self._pinned.append(tensor)
+        self._pinned[tensor.untyped_storage().data_ptr()] = tensor
         return tensor
 
     def is_pinned(self, tensor: torch.Tensor) -> bool:
-        storage = tensor.untyped_storage().data_ptr()
-        return any(known.untyped_storage().data_ptr() == storage for known in self._pinned)
+        return tensor.untyped_storage().data_ptr() in self._pinned
 
     def run(self, stream: Stream, work: Work) -> None:  # noqa: ARG002  # one thread: the stream is empty
         with torch.no_grad():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -65,6 +66,10 @@ class CudaBackend(Backend):
 
     def is_pinned(self, tensor: torch.Tensor) -> bool:
         return bool(tensor.is_pinned())
+
+    def named_range(self, name: str) -> AbstractContextManager[Any]:
+        ranged: AbstractContextManager[Any] = torch.cuda.nvtx.range(name)
+        return ranged
 
     def run(self, stream: Stream, work: Work) -> None:
         with torch.no_grad(), torch.cuda.stream(stream):

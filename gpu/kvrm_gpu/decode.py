@@ -39,8 +39,6 @@ class StepShape:
     gathers: bool = False
     #: Read the whole context, whatever the lengths.
     reads_all: bool = False
-    #: Write the new token to staging too (reads other than staged do so to keep staged rows valid).
-    stores_staged: bool = False
 
     @property
     def splits(self) -> int:
@@ -73,7 +71,11 @@ class DecodeStep:
         #: One buffer, so that one copy brings the results to the host: decoded tokens int64 [slots], the echo, and
         #: room for the tokens of the prompts that end in the step, int64 [slots].
         self.results = backend.zeros((2 * slots + ECHO_WORDS,), torch.int64)
-        self._tokens, self._echo, self.prefilled = self.results.split([slots, ECHO_WORDS, slots])
+        #: Its parts, in this order.
+        self.outputs: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = tuple(
+            self.results.split([slots, ECHO_WORDS, slots])
+        )
+        self._tokens, self._echo, _ = self.outputs
         self._sums = backend.zeros((slots * spec.heads * MAX_SPLITS * spec.head_dim,), torch.float32)
         self._stats = backend.zeros((slots * spec.heads * MAX_SPLITS * 2,), torch.float32)
         self._attended = backend.zeros((slots, spec.heads, spec.head_dim), model.dtype)
@@ -107,7 +109,7 @@ class DecodeStep:
         self._backend.run(self._stream, self._body(shape))
 
     def _body(self, shape: StepShape) -> Callable[[], None]:
-        if (shape.reads == "staged" or shape.stores_staged or shape.gathers) and self._staging is None:
+        if (shape.reads == "staged" or shape.gathers) and self._staging is None:
             raise DeviceError(f"{shape} needs staging, and there is none")
         return lambda: self._step(shape)
 
@@ -138,7 +140,7 @@ class DecodeStep:
 
     def _stage_slots(self, shape: StepShape) -> torch.Tensor | None:
         """Where the new tokens go in staging: int64 [rows], -1 for padding, which must not touch row 0."""
-        if self._staging is None or not (shape.reads == "staged" or shape.stores_staged):
+        if self._staging is None or shape.reads != "staged":
             return None
         first = self._fields["stage_rows"][: shape.rows].long() * (self._staging.width * self._staging.shape.block_size)
         at = first + self._fields["positions"][: shape.rows]

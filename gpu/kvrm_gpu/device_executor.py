@@ -27,6 +27,7 @@ from kvrm_gpu.kv_pool import KvPool, KvShape, Staging
 from kvrm_gpu.live_cpu import LiveCpuBackend, PartClock
 from kvrm_gpu.llama import Llama
 from kvrm_gpu.mixed_step import Chunk, MixedStep, torch_chunk_attention
+from kvrm_gpu.ranges import name_methods, with_named_kernels, with_named_methods
 from kvrm_gpu.results import ResultRing
 from kvrm_gpu.transfer import Space, TransferEngine
 from kvrm_gpu.wire import ECHO_WORDS, WireShape
@@ -60,8 +61,9 @@ class _Flight:
 class DeviceExecutor:
     """One replica's device: pool, staging, model, captured graphs. ``prompt`` gives a request row's tokens.
 
-    ``sequences``: prompt and delivered tokens of each request row. ``parts_known``: whether attention and transport are
-    timed apart; where not, and for the launch everywhere, their time is in the dense part.
+    ``delta_commit``: upload what changed in the block tables, not all of them. ``ranges``: name the parts of each step
+    to profilers (ranges.py). ``sequences``: prompt and delivered tokens of each request row. ``parts_known``: whether
+    attention and transport are timed apart; where not, and for the launch everywhere, their time is in the dense part.
     """
 
     def __init__(
@@ -72,21 +74,28 @@ class DeviceExecutor:
         prompt: Callable[[int, int], NDArray[np.int64]],
         *,
         model: Llama | None = None,
+        delta_commit: bool = True,
+        ranges: bool = False,
     ) -> None:
         policy = config.policy
         if policy.schedule.prefill == "none":
             raise ConfigError("schedule.prefill = 'none': the device computes every prompt", "schedule.prefill", "none")
-        self.backend = backend
+        self.backend = backend = with_named_kernels(backend) if ranges else backend
         self.clock_name = "thread_cpu_time" if isinstance(backend, LiveCpuBackend) else "wall"
         self._clock = CLOCKS[self.clock_name]
         self._parts = backend.parts if isinstance(backend, LiveCpuBackend) else PartClock()
         self.parts_known = isinstance(backend, LiveCpuBackend)
         self.sequences: dict[int, list[int]] = {}
-        self._policy, self._prompt = policy, prompt
-        self._stream = backend.stream()
+        self._policy, self._prompt, self._delta_commit = policy, prompt, delta_commit
+        #: Where steps run, one after another.
+        self.stream = backend.stream()
         self._model_scope = policy.staged and policy.transport.scope == "model"
         self.model = model or Llama(config.model, backend.device, config.seed)
+        if ranges:
+            self.model = with_named_methods(backend, self.model)
         self._build(config, plan)
+        if ranges:
+            self._name_parts()
         self._owners = np.zeros(plan.slots, np.int64)
         self._admissions = 0
         self._flights: dict[int, _Flight] = {}
@@ -100,6 +109,13 @@ class DeviceExecutor:
                 begun = self._clock()
                 self._decode.capture(self._shape(batch, context, graph=True))
                 self.captures_ns.append(self._clock() - begun)
+
+    def _name_parts(self) -> None:
+        """Put what the host does for each part of a step inside a range of that name."""
+        own = {"_chunks": "host", "_commit": "host", "_move": "transport", "_launch": "launch"}
+        name_methods(self.backend, self, own)
+        name_methods(self.backend, self._committer, {"commit": "commit"})
+        name_methods(self.backend, self._mixed, {"attend_chunk": "attention"})
 
     def _build(self, config: ReplicaConfig, plan: MemoryPlan) -> None:
         backend, policy = self.backend, self._policy
@@ -118,17 +134,17 @@ class DeviceExecutor:
             group_capacity=plan.pool_blocks if policy.staged and not self._model_scope else 1,
             patch_capacity=PATCH_CAPACITY,
         )
-        self._committer = Committer(backend, wire, self._stream, block_size=block_size)
-        self._decode = DecodeStep(backend, self.model, self.pool, wire, self._committer.resident, self._stream, staging)
-        self._results = ResultRing(backend, self._decode.results, self._stream)
+        self._committer = Committer(backend, wire, self.stream, block_size=block_size)
+        self._decode = DecodeStep(backend, self.model, self.pool, wire, self._committer.resident, self.stream, staging)
+        self._results = ResultRing(backend, self._decode.results, self.stream)
         self._mixed = MixedStep(
             backend,
             self.model,
             self.pool,
             wire,
             self._committer.resident,
-            tuple(self._decode.results.split([wire.slots, ECHO_WORDS, wire.slots])),
-            self._stream,
+            self._decode.outputs,
+            self.stream,
             staging,
             max_tokens=most_tokens_in_a_step(config, plan.slots),
             max_pages=plan.slots * width,
@@ -138,7 +154,7 @@ class DeviceExecutor:
         if staging is not None and self._model_scope:
             clock = StreamClock(backend)
             route, capacity = policy.transport.submission, plan.group_capacities[-1]
-            engine = TransferEngine(backend, clock, self._stream, route, capacity)
+            engine = TransferEngine(backend, clock, self.stream, route, capacity)
             self._moves = engine, Space(self.pool, clock), Space(staging, clock)
 
     def _shape(self, rows: int, context: int, *, graph: bool) -> StepShape:
@@ -163,8 +179,7 @@ class DeviceExecutor:
         self._commit(plan, flight)
         if self._moves is not None and plan.descriptor.num_groups:
             begun = self._clock()
-            engine, pool, staging = self._moves
-            engine.move(pool, staging, plan.descriptor.groups[: plan.descriptor.num_groups])
+            self._move(plan, *self._moves)
             flight.submit_ns = self._clock() - begun
         self._launch(plan, chunks)
         flight.result = self._results.fetch()
@@ -203,9 +218,12 @@ class DeviceExecutor:
         if self._moves is not None:
             d.num_groups = 0  # they are carried out before the step: it gathers nothing itself
         flight.host_ns = self._clock()
-        flight.commitment = self._committer.commit(d, tokens, owners, counts, delta=True)
+        flight.commitment = self._committer.commit(d, tokens, owners, counts, delta=self._delta_commit)
         flight.commit_ns = self._clock() - flight.host_ns
         d.num_groups = groups
+
+    def _move(self, plan: StepPlan, engine: TransferEngine, pool: Space, staging: Space) -> None:
+        engine.move(pool, staging, plan.descriptor.groups[: plan.descriptor.num_groups])
 
     def _launch(self, plan: StepPlan, chunks: Sequence[Chunk]) -> None:
         d, step = plan.descriptor, plan.step

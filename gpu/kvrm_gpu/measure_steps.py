@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from kvrm_gpu.backend import Backend
 from kvrm_gpu.device_executor import DeviceExecutor
-from kvrm_gpu.executor import random_prompt
 from kvrm_gpu.llama import Llama
 from kvrm_gpu.measure_points import undisturbed
 from kvrm_gpu.profile_scale import Scale
+from kvrm_gpu.prompts import random_prompt
 from kvrm_sim import state as st
 from kvrm_sim.config import HardwareProfile, ReplicaConfig
 from kvrm_sim.derivation import parameters_of

@@ -19,7 +19,7 @@ from torch.nn import functional
 from kvrm_gpu.backend import Backend, Stream
 from kvrm_gpu.commit import PinnedRing
 from kvrm_gpu.errors import PackError
-from kvrm_gpu.kv_pool import KvPool, Staging
+from kvrm_gpu.kv_pool import NULL_BLOCK, KvPool, Staging
 from kvrm_gpu.llama import Llama
 from kvrm_gpu.wire import WireShape
 
@@ -82,27 +82,39 @@ class MixedStep:
         self._stream = stream
         self._staging = staging
         self._max_tokens = max_tokens
-        self._attend_chunk = chunk_attention
+        #: The attention of one chunk.
+        self.attend_chunk = chunk_attention
         self._fields = {name: field.tensor(resident) for name, field in wire.fields.items()}
         self._max_pages = max_pages
         words = 3 * max_tokens + max_pages
-        self._ring = PinnedRing(backend, 8 * words, depth=2)
         self._packet = backend.zeros((8 * words,), torch.uint8)
+        self._ring = PinnedRing(backend, self._packet, depth=2, label="chunks")
 
     def run(self, rows: int, chunks: Sequence[Chunk], *, reads_table: bool, context_tokens: int) -> None:
         """Enqueue the step: batch rows [0, rows) of the descriptor, 0 for none, and every chunk.
 
         ``context_tokens``: the longest decoding row, with its new token. Raises PackError for chunks beyond the
-        capacity.
+        capacity, and for one without tokens or whose pages do not hold it (the null block never does).
         """
         count = sum(len(chunk.tokens) for chunk in chunks)
         pages = sum(len(chunk.pages) for chunk in chunks)
         if count > self._max_tokens or pages > self._max_pages:
             room = f"there is room for {self._max_tokens} and {self._max_pages}"
             raise PackError(f"chunks of {count} tokens and {pages} pages: {room}")
+        for chunk in chunks:
+            self._check(chunk)
         if chunks:
-            self._ring.send(self._stream, partial(self._write, chunks), self._packet)
+            self._ring.send(self._stream, partial(self._write, chunks))
         self._backend.run(self._stream, lambda: self._body(rows, chunks, reads_table, context_tokens))
+
+    def _check(self, chunk: Chunk) -> None:
+        count = len(chunk.tokens)
+        needed = -(-(chunk.computed + count) // self._pool.shape.block_size)
+        if count == 0:
+            raise PackError(f"a chunk of no tokens after {chunk.computed}")
+        if len(chunk.pages) < needed or int(chunk.pages[:needed].min()) <= NULL_BLOCK:
+            pages = chunk.pages.tolist()
+            raise PackError(f"a chunk of {count} tokens after {chunk.computed}: {needed} pages are needed, not {pages}")
 
     def _write(self, chunks: Sequence[Chunk], at: int) -> int:
         words = self._ring.arrays[at].view(np.int64)
@@ -180,7 +192,7 @@ class MixedStep:
         for chunk in chunks:
             n = len(chunk.tokens)
             own = pages[page : page + len(chunk.pages)]
-            attended[first : first + n] = self._attend_chunk(
+            attended[first : first + n] = self.attend_chunk(
                 query[first : first + n], self._pool.layer(index), own, chunk.computed
             )
             first, page = first + n, page + len(chunk.pages)

@@ -82,6 +82,16 @@ def pack_rows(
 
 
 @outlined
+def widest_row(counts: Ints) -> int:
+    """The row of the largest count, the first of equals."""
+    widest = 0
+    for row in range(len(counts)):
+        if counts[row] > counts[widest]:
+            widest = row
+    return widest
+
+
+@outlined
 def pack_groups(groups: Ints, count: int, to_groups: Ints, first_word: int) -> tuple[int, int, int, int]:
     """Write the groups in use, (source, destination, blocks, blocks before). Returns (status, group at fault, blocks
     in all, checksum).

@@ -18,7 +18,7 @@ class ResultRing:
         self._source = source
         self._stream = stream
         self._buffers = [backend.pinned(source.shape, source.dtype) for _ in range(depth)]
-        self._done: list[Event] = [backend.event("step_done") for _ in range(depth)]
+        self._done: list[Event] = [backend.event("results") for _ in range(depth)]
         self._unread = [False] * depth
         self._next = 0
 

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from kvrm_gpu.backend import Backend, CopyPair, Stream
-from kvrm_gpu.block_order import BlockOrder, StreamClock
+from kvrm_gpu.block_order import BlockOrder, StreamClock, Touches
 from kvrm_gpu.commit import PinnedRing
 from kvrm_gpu.errors import PackError
 from kvrm_gpu.kv_pool import HostPool, KvPool
@@ -66,8 +66,8 @@ class TransferEngine:
         self._capacity = group_capacity
         if route == "kernel":
             table_bytes = HEADER_WORDS * 8 + group_capacity * 16
-            self._ring = PinnedRing(backend, table_bytes, depth=3)
             self._table = backend.zeros((table_bytes,), torch.uint8)
+            self._ring = PinnedRing(backend, self._table, depth=3, label="group table")
 
     def move(self, source: Space, destination: Space, groups: Groups, *, layer: int | None = None) -> Move:
         """Copy ``groups`` (int64 [n, 3]: source block, destination block, blocks), one layer of them or all.
@@ -75,15 +75,13 @@ class TransferEngine:
         Raises PackError for a group out of range and for blocks that would be written twice or while they are read.
         """
         come, go = self._check(source, destination, groups)
-        needs = np.maximum(source.order.before_read(come), destination.order.before_write(go))
-        self._clock.wait(self.stream, needs)
+        touches = Touches(reads=((source.order, come),), writes=((destination.order, go),))
+        touches.begin(self._clock, self.stream)
         if self.route == "kernel":
             segments, calls = self._launch(source, destination, groups, layer)
         else:
             segments, calls = self._copy(source, destination, groups, layer)
-        ticket = self._clock.tick(self.stream)
-        source.order.read(come, self.stream, ticket)
-        destination.order.wrote(go, self.stream, ticket)
+        ticket = touches.end(self._clock, self.stream)
         layers = source.pool.shape.layers if layer is None else 1
         block = source.pool.layers[0, 0]
         moved = len(go) * layers * block.numel() * block.element_size()
@@ -129,7 +127,7 @@ class TransferEngine:
         rounds = 0
         for first in range(0, len(groups), self._capacity):
             some = groups[first : first + self._capacity]
-            self._ring.send(self.stream, partial(self._write_table, some), self._table)
+            self._ring.send(self.stream, partial(self._write_table, some))
             self._backend.run(self.stream, lambda: self._backend.ops.gather_groups(come, go, table, header))
             rounds += 1
         return len(groups) * len(come), rounds

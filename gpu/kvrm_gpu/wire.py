@@ -89,18 +89,19 @@ class WireShape:
         at = 0
         for name, shape, dtype in specs:
             fields[name] = Field(at, shape, np.dtype(dtype))
-            at = _aligned(fields[name].end_bytes)
+            at = aligned(fields[name].end_bytes)
         return fields
 
     @property
     def num_bytes(self) -> int:
         """The whole buffer."""
-        return _aligned(self.fields["block_tables"].end_bytes)
+        return aligned(self.fields["block_tables"].end_bytes)
 
-    def prefix_bytes(self, groups: int) -> int:
-        """Bytes of everything before the tables, with this many groups."""
-        field = self.fields["groups"]
-        return field.offset_bytes + groups * 4 * field.dtype.itemsize
+    def prefix_bytes(self, patches: int, groups: int) -> int:
+        """Bytes of what is in use before the tables, with this many patches and groups: groups come last."""
+        name, entries = ("groups", groups) if groups else ("patches", patches)
+        field = self.fields[name]
+        return field.offset_bytes + entries * field.shape[1] * field.dtype.itemsize
 
     @property
     def checked_words(self) -> tuple[tuple[int, int], ...]:
@@ -124,7 +125,8 @@ class WireShape:
         return self.fields["block_tables"].offset_bytes // 4
 
 
-def _aligned(size: int) -> int:
+def aligned(size: int) -> int:
+    """The next multiple of the alignment."""
     return -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 

@@ -3,14 +3,17 @@ rules for streams and events allow, so that a missing event becomes a wrong numb
 
 What the rules are: a stream runs in order; between streams only an event orders; the host sees nothing but what it
 waited for. A copy is not one moment: it runs in two halves. What is pending runs when somebody has to wait for it,
-or when the seed says so; ``deaf_to`` takes events out by their label, as if whoever waits for them had forgotten to.
+or when the seed says so. ``deaf_to`` takes events out by their label, as if whoever waits for them had forgotten to;
+``without`` takes out one use of them, by its name in ``uses``.
 """
 
 from __future__ import annotations
 
 import random
+import sys
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -33,42 +36,72 @@ class LazyEvent:
 class LazyStream:
     """Pending operations: ("work", callable), ("record", event, number) or ("wait", event, number)."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self.name = name
         self.pending: deque[tuple[Any, ...]] = deque()
 
 
 class LazyBackend(CpuBackend):
-    """``seed`` decides what runs when; ``laziness`` 1.0 runs nothing before it must."""
+    """``seed`` decides what runs when; ``laziness`` 1.0 runs nothing before it must.
+
+    ``streams`` names the streams in the order of their making. ``uses``: every use of an event so far, as "record LABEL
+    on STREAM", "wait for LABEL of STREAM on STREAM" or "synchronize with LABEL of STREAM"; ``sites``: the file and line
+    of the code that made it.
+    """
 
     name = "lazy"
 
-    def __init__(self, seed: int, laziness: float | None = None, deaf_to: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        seed: int,
+        laziness: float | None = None,
+        deaf_to: Collection[str] = (),
+        without: str = "",
+        streams: Sequence[str] = (),
+    ) -> None:
         super().__init__()
         self._random = random.Random(seed)
         self._laziness = self._random.choice((0.5, 0.8, 1.0)) if laziness is None else laziness
         self._deaf_to = frozenset(deaf_to)
+        self._without = without
+        self._names = tuple(streams)
         self._streams: list[LazyStream] = []
         self._operations = 0
+        self.uses: set[str] = set()
+        self.sites: set[tuple[str, int]] = set()
 
     def stream(self) -> LazyStream:
-        self._streams.append(LazyStream())
+        at = len(self._streams)
+        self._streams.append(LazyStream(self._names[at] if at < len(self._names) else str(at)))
         return self._streams[-1]
 
     def event(self, label: str = "") -> LazyEvent:
         return LazyEvent(label)
 
     def record(self, event: LazyEvent, stream: LazyStream) -> None:
+        if self._taken_out(f"record {event.label} on {stream.name}"):
+            return
         event.recorded += 1
         event.stream = stream
         self._push(stream, ("record", event, event.recorded))
 
     def wait(self, stream: LazyStream, event: LazyEvent) -> None:
-        if event.recorded and event.label not in self._deaf_to:
+        if event.stream is None or event.label in self._deaf_to:
+            return
+        if not self._taken_out(f"wait for {event.label} of {event.stream.name} on {stream.name}"):
             self._push(stream, ("wait", event, event.recorded))
 
     def synchronize(self, event: LazyEvent) -> None:
-        if event.label not in self._deaf_to:
+        if event.stream is None or event.label in self._deaf_to:
+            return
+        if not self._taken_out(f"synchronize with {event.label} of {event.stream.name}"):
             self._reach(event, event.recorded)
+
+    def _taken_out(self, use: str) -> bool:
+        caller = sys._getframe(2)
+        self.sites.add((Path(caller.f_code.co_filename).name, caller.f_lineno))
+        self.uses.add(use)
+        return use == self._without
 
     def finish(self) -> None:
         for stream in self._streams:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
 
@@ -32,15 +34,22 @@ def attend(function, query, cache, pages, lengths, splits, extent, read_all) -> 
     return out
 
 
+#: Every ratio, head size and block size; in each batch an empty row, and lengths at and beside the edge of a block.
+GRID = [
+    (
+        ([0, block_size + 1, block_size, 2 * block_size + 3], [block_size - 1, 0, 1, 3 * block_size])[at % 3 == 0],
+        block_size, ratio, 1 + at % 2, head_dim, (SINGLE, HALF)[at // 2 % 2], 1 + at % 3, 3 * block_size, at % 5 < 2,
+    )
+    for at, (ratio, head_dim, block_size) in enumerate(product((1, 4, 8), (64, 128), (16, 64)))
+]  # fmt: skip
+
 CASES = [
     # lengths, block size, ratio, kv heads, head dim, dtype, splits, extent, read_all
-    ([1, 0, 17, 33], 16, 1, 2, 64, SINGLE, 1, 64, False),
+    *GRID,
     ([5, 64, 0], 16, 4, 1, 64, HALF, 2, 64, False),
     ([100, 1, 63, 65], 16, 8, 1, 64, SINGLE, 3, 112, False),
     ([129, 0, 64], 64, 4, 1, 128, HALF, 4, 192, False),
     ([130], 64, 1, 2, 128, SINGLE, 5, 192, True),
-    ([33, 0, 2], 16, 4, 2, 64, SINGLE, 2, 48, True),
-    ([7, 16], 16, 8, 2, 128, HALF, 1, 32, False),
     ([50, 3], 4, 3, 1, 32, SINGLE, 7, 52, False),
     ([0, 0], 16, 4, 1, 64, HALF, 2, 32, True),
 ]

@@ -75,7 +75,7 @@ class Bench:
 
 SHAPES = [
     StepShape(rows=3, context_tokens=24, reads="table"),
-    StepShape(rows=3, context_tokens=12, reads="table", reads_all=True, stores_staged=True),
+    StepShape(rows=3, context_tokens=12, reads="table", reads_all=True),
     StepShape(rows=3, context_tokens=24, reads="staged", gathers=True),
     StepShape(rows=3, context_tokens=16, reads="staged", gathers=True, reads_all=True),
 ]

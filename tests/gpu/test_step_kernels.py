@@ -8,13 +8,12 @@ from functools import partial
 import pytest
 
 from kvrm_gpu.cpu_backend import CpuBackend
-from kvrm_gpu.executor import drive
 from kvrm_gpu.ops import Ops, triton_ops
 from kvrm_gpu.recording import call_kernel
 from tests.gpu.device_cases import DEVICE
-from tests.gpu.test_executor import config_of, poison, prepare, wanted
+from tests.gpu.served import config_of, run, wanted
 
-pytestmark = pytest.mark.skipif(DEVICE.type == "cuda", reason="with a device test_executor runs the kernels on it")
+pytestmark = pytest.mark.skipif(DEVICE.type == "cuda", reason="with a device test_device_executor runs the kernels")
 
 
 class InterpretedBackend(CpuBackend):
@@ -30,7 +29,6 @@ class InterpretedBackend(CpuBackend):
 def test_tokens_through_the_kernels(policy: str, pool_blocks: int) -> None:
     """Two requests of unequal length, so that the batch ends with padding."""
     config = config_of(policy, pool_blocks, **({} if policy == "static" else {"token_budget": 16}))
-    replica, executor = prepare(config, InterpretedBackend(), rows=2)
-    drive(replica, executor, measured=False, before_step=poison(replica, executor, config.policy.paged))
+    replica, executor, _ = run(config, InterpretedBackend(), rows=2)
     assert executor.sequences == {row: wanted()[row] for row in range(2)}
     assert replica.scalars[0].graph_steps > 0

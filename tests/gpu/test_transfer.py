@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvrm_gpu.block_order import BlockOrder, StreamClock
+from kvrm_gpu.block_order import StreamClock
 from kvrm_gpu.cpu_backend import CpuBackend
 from kvrm_gpu.errors import PackError
 from kvrm_gpu.kv_pool import HostPool, KvPool, KvShape
@@ -175,20 +175,15 @@ def schedule_of_moves(backend: LazyBackend, seed: int) -> bool:
 
 
 def test_no_schedule_gives_a_wrong_block() -> None:
-    """1,000 adversarial schedules."""
+    """1,000 adversarial schedules. GPU failures 7, 9 and 10: fails without the readers or the writers of
+    `BlockOrder.before_write` (seen).
+    """
     assert sum(not schedule_of_moves(LazyBackend(seed), seed) for seed in range(1000)) == 0
 
 
-@pytest.mark.parametrize("event", ["blocks", "upload_done"])
+@pytest.mark.parametrize("event", ["blocks", "group table"])
 def test_a_missing_event_gives_a_wrong_block_within_50_schedules(event: str) -> None:
     """GPU failures 7, 9 and 10 (a block reused while it is read, a swap-in before the old owner's writes, copy
     against copy), and 1 for the group table of the kernel's route.
     """
     assert not all(schedule_of_moves(LazyBackend(seed, deaf_to=[event]), seed) for seed in range(50))
-
-
-@pytest.mark.parametrize("forgotten", ["read", "wrote"])
-def test_a_path_that_does_not_say_what_it_touched_is_seen(forgotten: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """GPU failure 2: reads that are not recorded let a block be reused under them; so do writes."""
-    monkeypatch.setattr(BlockOrder, forgotten, lambda self, blocks, stream, ticket: None)
-    assert not all(schedule_of_moves(LazyBackend(seed), seed) for seed in range(50))
