@@ -94,6 +94,13 @@ def test_a_device_that_is_not_there_is_refused() -> None:
         calibrate("cuda", MODEL, scale=SMALL)
 
 
+def test_arguments_that_cannot_be_are_refused() -> None:
+    with pytest.raises(ConfigError, match="fitted: 'kv-rm' is none of the policies static"):
+        calibrate("cpu", MODEL, scale=SMALL, policies=("static",), fitted=("kv-rm",))
+    with pytest.raises(ConfigError, match="repeats: 0, should be at least 1"):
+        calibrate("cpu", MODEL, scale=SMALL, repeats=0)
+
+
 @pytest.mark.parametrize(("status", "wanted"), [(0, "570.1"), (6, None)])
 def test_driver_and_clocks_are_read_where_nvidia_smi_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, wanted: str | None

@@ -23,6 +23,8 @@ from kvrm_gpu.validate_load import Load
 from kvrm_gpu.validate_report import END_TO_END, end_to_end_errors, part_errors, step_errors
 from kvrm_gpu.validate_run import Run, run_recorded
 from kvrm_sim import state as st
+from kvrm_sim.config import load_hardware
+from kvrm_sim.errors import ConfigError
 from kvrm_sim.executor import StepTiming
 from kvrm_traces import open_trace
 from tests.gpu.plain_llama import continuation
@@ -32,8 +34,15 @@ ROWS = 16
 
 
 def small_loop(**changes: Any) -> dict[str, Any]:
-    settings = {"policies": ("dynamic", "kv-rm"), "loads": (0.5,), "rows": ROWS, "repeats": 2, "fitted": FITTED}
-    return validate("azure-conv-like", calibration().profile, MODEL, device="cpu", scale=SMALL, **(settings | changes))
+    settings: dict[str, Any] = {
+        "policies": ("dynamic", "kv-rm"),
+        "loads": (0.5,),
+        "rows": ROWS,
+        "repeats": 2,
+        "fitted": FITTED,
+    }
+    settings |= {"hardware": calibration().profile} | changes
+    return validate("azure-conv-like", model=MODEL, device="cpu", scale=SMALL, **settings)
 
 
 @cache
@@ -178,6 +187,32 @@ def test_an_error_within_the_spread_of_repeats_is_called_noise() -> None:
     assert found["ttft_p99"] is None
 
 
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ({"policies": ()}, "policies: 0, should be at least 1"),
+        ({"loads": ()}, "loads: 0"),
+        ({"rows": 1}, "rows: 1, should be at least 2"),
+        ({"repeats": 0}, "repeats: 0"),
+    ],
+)
+def test_arguments_that_cannot_be_are_refused(argument: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        validate("azure-conv-like", load_hardware("h200"), MODEL, device="cpu", **argument)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device here: it has no yardstick")
+@pytest.mark.parametrize("own", [True, False], ids=["this machine", "another"])
+def test_only_this_machines_yardsticks_are_a_measure(own: bool) -> None:
+    """A profile of another machine must not make this one look as fast as that."""
+    profile = calibration().profile
+    if not own:
+        profile = profile.model_copy(update={"description": "some other processor"})
+    pace = small_loop(hardware=profile, policies=("dynamic",), repeats=1)["pace"]
+    measures = {name: found["undisturbed_ns"] for name, found in pace.items()}
+    assert (measures == profile.yardsticks_ns) == own
+
+
 def test_goals_that_are_missed_are_told_apart_from_failures() -> None:
     report = json.loads(json.dumps(small_report()))
     found = report["policies"]["dynamic"]
@@ -204,14 +239,19 @@ def test_a_load_keeps_the_gaps_of_the_trace_and_fits_the_scale() -> None:
 
 @pytest.mark.long
 def test_six_policies_at_three_loads_within_ten_percent() -> None:
-    """The whole loop as the commands run it: errors of policies that no fit saw, and p50 below saturation."""
+    """The whole loop as the commands run it: 10% on a step's time, for cells and policies that no fit saw and for each
+    policy in lockstep, and on p50 of TTFT and ITL below saturation, unless repeats themselves differ by more.
+    """
     calibrated = calibrate("cpu")
-    unseen = [found for found in calibrated.report["steps"].values() if not found["fitted"]]
-    assert all(found["held_out_median_abs_error"] <= 0.10 for found in calibrated.report["steps"].values())
-    assert len(unseen) == 2
+    steps = calibrated.report["steps"]
+    assert max(found["held_out_median_abs_error"] for found in steps.values()) <= 0.10
     report = validate("azure-conv-like", calibrated.profile, device="cpu")
     assert tuple(report["policies"]) == EVERY_POLICY
     assert tuple(report["loads"]) == LOADS
+    assert [policy for policy, found in report["policies"].items() if not found["fitted"]] == [
+        "bucketed",
+        "kv-rm-delta",
+    ]
     assert verdict(report) == []
     assert report["step_time_median_abs_error_unfitted"] <= 0.10
-    assert missed_goals(report) == []
+    assert [line for line in missed_goals(report) if "within the spread of repeats" not in line] == []
