@@ -33,7 +33,7 @@ HOST, COMMIT, TRANSPORT, ATTENTION, DENSE = (
 )
 #: Which columns explain which part, where the parts are timed apart. The constant is the launches' (see the rest).
 PART_COLUMNS = {ATTENTION: ("one", "table_token", "contiguous_token", "pair"), TRANSPORT: ("segment", "block")}
-REST_COLUMNS = ("eager", "graph", "flop")
+REST_COLUMNS = ("eager", "graph", "mixed", "flop")
 #: A pass has at least so many tokens' worth of matrix products: candidates for where reading the weights takes longer.
 HINGES_TOKENS = (0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 
@@ -140,7 +140,8 @@ def _fit_device(measured: Sequence[MeasuredSteps], columns: Mapping[str, Floats]
 def _fit_host(measured: Sequence[MeasuredSteps]) -> Linear:
     columns = {
         "step": _stack(measured, lambda m: np.ones(len(m.records))),
-        "row": _stack(measured, lambda m: m.column("decode_rows") + m.column("prefill_rows")),
+        "row": _stack(measured, lambda m: m.column("decode_rows")),
+        "chunk": _stack(measured, lambda m: m.column("prefill_rows")),
         "block": _stack(measured, lambda m: m.column("blocks_taken") + m.column("blocks_freed")),
         "group": _stack(measured, lambda m: m.column("groups")),
     }
@@ -177,6 +178,7 @@ def _device_columns(measured: Sequence[MeasuredSteps], hinge: float) -> dict[str
     return {
         "eager": _stack(measured, lambda m: 1.0 - graph(m)),
         "graph": _stack(measured, graph),
+        "mixed": _stack(measured, lambda m: (m.column("decode_rows") > 0) & (m.column("prefill_rows") > 0)),
         "table_token": _stack(measured, lambda m: read(m) * from_table(m)),
         "contiguous_token": _stack(measured, lambda m: read(m) * (1.0 - from_table(m))),
         "pair": _stack(measured, lambda m: m.column("prefill_pairs")),

@@ -13,6 +13,7 @@ from kvrm_gpu.backend import Backend
 from kvrm_gpu.block_order import StreamClock
 from kvrm_gpu.kv_pool import KvPool, KvShape
 from kvrm_gpu.llama import Llama
+from kvrm_gpu.measure_kernels import dense_pass
 from kvrm_gpu.measure_points import Point, Stopwatch
 from kvrm_gpu.profile_scale import Scale
 from kvrm_gpu.transfer import Route, Space, TransferEngine
@@ -46,10 +47,15 @@ def measure_memory(backend: Backend, repeats: int) -> list[Point]:
 
 
 def measure_routes(backend: Backend, model: Llama, scale: Scale, repeats: int) -> list[Point]:
-    """Groups of blocks within the device, all layers: segments x blocks a group, by every route that works here."""
+    """Groups of blocks within the device, all layers: segments x blocks a group, by every route that works here.
+
+    Each move follows a pass of the model, as it does in a step.
+    """
     watch, stream = Stopwatch(backend), backend.stream()
     blocks = scale.slots * scale.limit_tokens // scale.block_size_tokens
     shape = KvShape.of(model.spec, scale.block_size_tokens)
+    rows = torch.zeros(scale.slots, dtype=torch.int64, device=backend.device)
+    between = partial(backend.run, stream, partial(dense_pass, model, rows))
     points = []
     for route in get_args(Route):
         clock = StreamClock(backend)
@@ -59,7 +65,8 @@ def measure_routes(backend: Backend, model: Llama, scale: Scale, repeats: int) -
             if groups * run > blocks:
                 continue
             table = _groups(groups, run, blocks)
-            taken = watch.samples(partial(engine.move, come, go, table), repeats=repeats)
+            work = partial(engine.move, come, go, table)
+            taken = watch.samples(work, repeats=repeats, between=between)
             x = {"segments": groups * shape.layers, "blocks": groups * run, "groups": groups}
             points.append(Point.of("transfer", route, taken, **x))
     return points

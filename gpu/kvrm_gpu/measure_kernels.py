@@ -104,7 +104,7 @@ def measure_dense(backend: Backend, model: Llama, scale: Scale, repeats: int) ->
     points = []
     for rows in rows_ladder(max(scale.slots, scale.token_budget)):
         tokens = torch.zeros(rows, dtype=torch.int64, device=backend.device)
-        work = partial(_dense, model, tokens)
+        work = partial(dense_pass, model, tokens)
         taken = watch.samples(partial(backend.run, stream, work), repeats=repeats)
         points.append(Point.of("dense", "layers", taken, rows=rows))
     size = PEAK_SIZE.get(backend.name, PEAK_SIZE["cpu"])
@@ -114,7 +114,8 @@ def measure_dense(backend: Backend, model: Llama, scale: Scale, repeats: int) ->
     return points
 
 
-def _dense(model: Llama, tokens: torch.Tensor) -> None:
+def dense_pass(model: Llama, tokens: torch.Tensor) -> None:
+    """A step without attention: ``tokens`` int64 [rows]."""
     hidden = model.embed(tokens)
     for layer in model.layers:
         query, _, _ = model.project(layer, hidden, tokens)

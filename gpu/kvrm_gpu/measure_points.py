@@ -42,10 +42,22 @@ class Stopwatch:
             time.thread_time_ns if isinstance(backend, LiveCpuBackend) else time.perf_counter_ns
         )
 
-    def samples(self, work: Callable[[], object], *, repeats: int, warmup: int = 2) -> list[int]:
-        """Nanoseconds of each of ``repeats`` runs, after ``warmup`` that do not count."""
+    def samples(
+        self,
+        work: Callable[[], object],
+        *,
+        repeats: int,
+        warmup: int = 2,
+        between: Callable[[], object] | None = None,
+    ) -> list[int]:
+        """Nanoseconds of each of ``repeats`` runs, after ``warmup`` that do not count.
+
+        ``between``: done before each run and not timed, so that caches hold what they hold within a step.
+        """
         taken = []
         for at in range(warmup + repeats):
+            if between is not None:
+                between()
             self._backend.finish()
             begun = self.clock()
             work()
@@ -57,12 +69,13 @@ class Stopwatch:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """No collection of garbage meanwhile: it would land on whichever step happens to run."""
-    was_on = gc.isenabled()
+    """No collection of garbage meanwhile: it would land on whichever step happens to run. Nested: the outer one's."""
+    if not gc.isenabled():
+        yield
+        return
     gc.collect()
     gc.disable()
     try:
         yield
     finally:
-        if was_on:
-            gc.enable()
+        gc.enable()

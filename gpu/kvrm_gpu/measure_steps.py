@@ -8,7 +8,7 @@ long anything takes and every repeat makes the same steps.
 from __future__ import annotations
 
 import resource
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from kvrm_gpu.backend import Backend
 from kvrm_gpu.device_executor import DeviceExecutor
 from kvrm_gpu.llama import Llama
+from kvrm_gpu.measure_pace import PacedExecutor, Yardstick
 from kvrm_gpu.measure_points import undisturbed
 from kvrm_gpu.profile_scale import Scale
 from kvrm_gpu.prompts import random_prompt
@@ -103,35 +104,77 @@ def arrivals_of(scale: Scale) -> st.Records:
     return records
 
 
-def measure_steps(
-    backend: Backend, model: Llama, scale: Scale, policy: str, hardware: HardwareProfile, *, repeats: int, seed: int = 0
-) -> MeasuredSteps:
-    """Run all cells ``repeats`` times, once more before that to warm up. Raises InvariantError when repeats differ."""
-    most = scale.slots * scale.limit_tokens // scale.block_size_tokens
-    config = scale.config(policy, model.spec, hardware, pool_blocks=most, seed=seed)
-    plan = plan_memory(config)
-    held = held_bytes(backend)
-    executor = DeviceExecutor(backend, config, plan, random_prompt(model.spec.vocab_size, seed), model=model)
-    captured_bytes = max(0, held_bytes(backend) - held - pool_bytes(executor))
-    runs = []
-    with undisturbed():
-        for _ in range(repeats + 1):
-            executor.sequences.clear()
-            runs.append(_run(config, plan, executor, scale))
-    digests, records, cells, _ = runs[0]
-    if any(run[0] != digests for run in runs[1:]):
-        raise InvariantError(f"policy {policy!r}: the same arrivals were decided differently in a repeat")
-    times = np.array([run[3] for run in runs[1:]], np.int64)
-    return MeasuredSteps(
-        config=config,
-        plan=plan,
-        records=records,
-        times_ns=times,
-        cells=cells,
-        parts_known=executor.parts_known,
-        captures_ns=tuple(executor.captures_ns),
-        captured_bytes=captured_bytes,
-    )
+class StepMeasurement:
+    """All cells of one policy, run as often as :meth:`once` is called: repeats of several policies can take turns, so
+    that a machine that is slower for a while is so for all of them. The first run only warms up.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        model: Llama,
+        scale: Scale,
+        policy: str,
+        hardware: HardwareProfile,
+        yardstick: Yardstick,
+        seed: int = 0,
+    ) -> None:
+        most = scale.slots * scale.limit_tokens // scale.block_size_tokens
+        self._scale = scale
+        self._config = scale.config(policy, model.spec, hardware, pool_blocks=most, seed=seed)
+        self._plan = plan_memory(self._config)
+        held = held_bytes(backend)
+        prompt = random_prompt(model.spec.vocab_size, seed)
+        self._executor = DeviceExecutor(backend, self._config, self._plan, prompt, model=model)
+        self._captured_bytes = max(0, held_bytes(backend) - held - pool_bytes(self._executor))
+        self._paced = PacedExecutor(self._executor, yardstick)
+        self._runs: list[_StepRun] = []
+
+    def once(self) -> None:
+        """Run every cell. Raises InvariantError when the same arrivals are decided differently than before."""
+        with undisturbed():
+            run = _run(self._config, self._plan, self._paced, self._scale)
+        if self._runs and run.digests != self._runs[0].digests:
+            raise InvariantError(
+                f"policy {self._config.policy.name!r}: a repeat of the same arrivals was decided otherwise"
+            )
+        self._runs.append(run)
+
+    def measured(self) -> MeasuredSteps:
+        """Everything so far but the first run."""
+        first, *timed = self._runs
+        return MeasuredSteps(
+            config=self._config,
+            plan=self._plan,
+            records=np.array(first.records, st.STEP),
+            times_ns=np.array([run.times for run in timed], np.int64),
+            cells=np.array(first.cells, np.int64),
+            parts_known=self._executor.parts_known,
+            captures_ns=tuple(self._executor.captures_ns),
+            captured_bytes=self._captured_bytes,
+        )
+
+
+@dataclass(slots=True)
+class _StepRun:
+    digests: list[str] = field(default_factory=list)
+    records: list[st.Record] = field(default_factory=list)
+    cells: list[int] = field(default_factory=list)
+    times: list[tuple[int, ...]] = field(default_factory=list)
+
+
+def _run(config: ReplicaConfig, plan: MemoryPlan, executor: PacedExecutor, scale: Scale) -> _StepRun:
+    replica = Replica(parameters_of(config, plan, span_ns=None), quiet_sinks())
+    replica.supply(arrivals_of(scale), known_until_ns=st.NEVER)
+    run = _StepRun()
+    executor.begin()
+    for planned, timing in drive(replica, iter(()), executor):
+        run.digests.append(planned.digest())
+        run.records.append(np.array(planned.step, st.STEP))
+        run.cells.append(int(planned.step.start_ns) // _APART_NS)
+        run.times.append(timing.exposed_ns)
+        executor.resume()
+    return run
 
 
 def held_bytes(backend: Backend) -> int:
@@ -145,22 +188,6 @@ def held_bytes(backend: Backend) -> int:
 def pool_bytes(executor: DeviceExecutor) -> int:
     """Bytes of an executor's pool, which are no graph's."""
     return int(executor.pool.storage.numel() * executor.pool.storage.element_size())
-
-
-def _run(
-    config: ReplicaConfig, plan: MemoryPlan, executor: DeviceExecutor, scale: Scale
-) -> tuple[list[str], st.Records, NDArray[np.int64], list[tuple[int, ...]]]:
-    replica = Replica(parameters_of(config, plan, span_ns=None), quiet_sinks())
-    replica.supply(arrivals_of(scale), known_until_ns=st.NEVER)
-    digests, records, cells, times = [], [], [], []
-    executor.resume()
-    for planned, timing in drive(replica, iter(()), executor):
-        digests.append(planned.digest())
-        records.append(np.array(planned.step, st.STEP))
-        cells.append(int(planned.step.start_ns) // _APART_NS)
-        times.append(timing.exposed_ns)
-        executor.resume()
-    return digests, np.array(records, st.STEP), np.array(cells, np.int64), times
 
 
 def quiet_sinks() -> Sinks:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 
-from kvrm_gpu.backend import Backend
 from kvrm_gpu.fit import LEAST_NS, StepFit, attention_token_flops, fit_linear, slope, weights_bytes_per_s
 from kvrm_gpu.llama import Llama
+from kvrm_gpu.measure_machine import Machine
 from kvrm_gpu.measure_points import Point
 from kvrm_gpu.recording import Recorder
 from kvrm_sim.config import Coefficient, HardwareProfile, ModelSpec
@@ -18,35 +16,6 @@ from kvrm_sim.hardware import Provenance
 
 #: Kernels of a layer that are no torch operations (store, attention, merge), and of a step (patches, check).
 LAYER_KERNELS, STEP_KERNELS = 3, 2
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Machine:
-    """What is measured: the words of every source, and the device's memory in bytes."""
-
-    backend: str
-    name: str
-    versions: str
-    date: str
-    memory_bytes: int
-
-    @classmethod
-    def of(cls, backend: Backend, date: str) -> Machine:
-        """The machine of a backend."""
-        if backend.name == "cuda":
-            properties = torch.cuda.get_device_properties(backend.device)
-            name, memory = properties.name, int(properties.total_memory)
-            versions = f"torch {torch.__version__}, CUDA {torch.version.cuda}"
-        else:
-            name, memory = _processor(), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-            versions = f"torch {torch.__version__}, one thread"
-        return cls(backend=backend.name, name=name, versions=versions, date=date, memory_bytes=memory)
-
-
-def _processor() -> str:
-    with open("/proc/cpuinfo", encoding="utf-8") as lines:  # noqa: PTH123  # a device file, not a path of the user's
-        names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else "CPU"
 
 
 def blank_profile(machine: Machine) -> HardwareProfile:
@@ -89,14 +58,13 @@ def copy_rates(points: Sequence[Point], kind: str) -> tuple[float, float, float]
 def build_profile(
     machine: Machine, model: ModelSpec, points: Sequence[Point], fitted: StepFit, extra: Mapping[str, float]
 ) -> HardwareProfile:
-    """Every coefficient. ``extra``: graph_capture_ns, graph_bytes, first_launch_ns, kernels_per_layer,
+    """Every coefficient. ``extra``: graph_capture_ns, graph_bytes, first_launch_ns, mixed_launch_ns, kernels_per_layer,
     kernels_per_step, block_bytes.
     """
     device = fitted.device
     values = _rates(machine, model, points, fitted, extra)
-    values |= {f"host_{name}_ns": max(LEAST_NS, fitted.host[name]) for name in ("step", "row", "block", "group")} | {
-        "commit_call_ns": max(LEAST_NS, fitted.commit["call"])
-    }
+    values |= {f"host_{name}_ns": max(LEAST_NS, value) for name, value in fitted.host.coefficients.items()}
+    values["commit_call_ns"] = max(LEAST_NS, fitted.commit["call"])
     values |= _launches(machine, model, points, device["graph"], extra)
     values |= _copies(points, max(LEAST_NS, device["segment"]))
     return HardwareProfile(
@@ -160,6 +128,7 @@ def _launches(
     return {
         "kernel_launch_ns": max(LEAST_NS, ahead),
         "first_launch_ns": max(LEAST_NS, extra["first_launch_ns"]),
+        "mixed_launch_ns": max(LEAST_NS, extra["mixed_launch_ns"]),
         "graph_replay_ns": max(LEAST_NS, graph_ns - gap * kernels),
         "graph_node_gap_ns": gap,
         "graph_capture_ns": max(LEAST_NS, extra["graph_capture_ns"]),

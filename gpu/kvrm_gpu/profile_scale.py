@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvrm_sim.config import HardwareProfile, ModelSpec, Policy, ReplicaConfig, load_policy
+from kvrm_sim.errors import ConfigError
 from kvrm_sim.tables import guess
 
 #: The presets that the device executes, in the order of every report.
@@ -80,8 +81,15 @@ SCALES = {
 }
 
 
-def scale_named(name: str) -> Scale:
-    """A scale by its name. Raises ValueError with the known ones."""
+def scale_for(scale: str | Scale | None, backend: str) -> Scale:
+    """A scale as it is, by its name, or by default: ``smoke`` on the CPU, ``device`` elsewhere.
+
+    Raises ConfigError with the known names.
+    """
+    if isinstance(scale, Scale):
+        return scale
+    name = scale or ("smoke" if backend == "cpu" else "device")
     if name not in SCALES:
-        raise ValueError(f"scale {name!r} is unknown{guess(name, SCALES)} (known: {', '.join(SCALES)})")
+        message = f"scale {name!r} is unknown{guess(name, SCALES)} (known: {', '.join(SCALES)})"
+        raise ConfigError(message, "scale", name)
     return SCALES[name]

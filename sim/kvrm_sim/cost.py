@@ -34,7 +34,8 @@ def host_ns(p: Record, step: Record) -> int:
     """Scheduler, pager and packing on the host."""
     return _round(
         p.host_step_ns
-        + p.host_row_ns * (step.decode_rows + step.prefill_rows)
+        + p.host_row_ns * step.decode_rows
+        + p.host_chunk_ns * step.prefill_rows
         + p.host_block_ns * (step.blocks_taken + step.blocks_freed)
         + p.host_group_ns * step.groups
     )
@@ -60,6 +61,14 @@ def serial_launch_ns(p: Record, step: Record) -> int:
     if step.launch_kind == GRAPH:
         return _round(p.graph_replay_ns + p.graph_node_gap_ns * p.kernels)
     return _round(p.first_launch_ns + p.graph_node_gap_ns * p.kernels)
+
+
+@kernel
+def mixed_launch_ns(p: Record, step: Record) -> int:
+    """What attention over decoding rows and over chunks takes to launch in one step, beyond either of them alone."""
+    if step.decode_rows == 0 or step.prefill_rows == 0:
+        return 0
+    return _round(p.mixed_launch_ns)
 
 
 @kernel
@@ -132,7 +141,7 @@ def time_step(p: Record, step: Record) -> None:
         step.launch_ahead_ns = asynchronous_launch_ns(p, step)
         step.launch_kept_ns = serial_launch_ns(p, step) + step.launch_ahead_ns
     ahead = step.launch_ahead_ns
-    step.launch_busy_ns = step.launch_kept_ns
+    step.launch_busy_ns = step.launch_kept_ns + mixed_launch_ns(p, step)
     submit = submit_ns(p, step)
     move = move_ns(p, step)
     step.submit_ns = submit

@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from kvrm_sim.tables import Table
+from kvrm_sim.tables import PositiveFloat, Table
 
 #: `assumed` is kvrm's own estimate, where nothing was published; its source says what it rests on.
 Provenance: TypeAlias = Literal["measured", "published", "datasheet", "assumed"]
@@ -43,6 +43,9 @@ class HardwareProfile(Table):
 
     name: str = Field(min_length=1)
     description: str = ""
+    #: What fixed pieces of work took when the profile was measured. They cost nothing: `kvrm validate` compares with
+    #: them how fast a shared machine is just now.
+    yardsticks_ns: dict[str, PositiveFloat] | None = None
 
     # memory, compute and links
     memory_bytes: Coefficient
@@ -63,12 +66,14 @@ class HardwareProfile(Table):
     # host and commit
     host_step_ns: Coefficient
     host_row_ns: Coefficient
+    host_chunk_ns: Coefficient
     host_block_ns: Coefficient
     host_group_ns: Coefficient
     commit_call_ns: Coefficient
     # launch
     kernel_launch_ns: Coefficient
     first_launch_ns: Coefficient
+    mixed_launch_ns: Coefficient
     graph_replay_ns: Coefficient
     graph_node_gap_ns: Coefficient
     graph_capture_ns: Coefficient

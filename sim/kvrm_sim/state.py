@@ -91,8 +91,8 @@ PARAMS = _record(
     "window_ns", "steady_from_ns", "steady_until_ns", "pool_sample_ns", "check", "log_events", "backlog_tenth_ns",
     floats=(
         # cost, each in ns per unit (docs/cost.md)
-        "host_step_ns", "host_row_ns", "host_block_ns", "host_group_ns",
-        "commit_call_ns", "commit_byte_ns", "launch_kernel_ns", "first_launch_ns", "graph_replay_ns",
+        "host_step_ns", "host_row_ns", "host_chunk_ns", "host_block_ns", "host_group_ns",
+        "commit_call_ns", "commit_byte_ns", "launch_kernel_ns", "first_launch_ns", "mixed_launch_ns", "graph_replay_ns",
         "graph_node_gap_ns",
         "submit_call_ns", "submit_descriptor_ns", "tail_kernel_ns", "tail_segments", "copy_segment_ns", "copy_block_ns",
         "attention_token_ns", "attention_mixed_token_ns", "prefill_token_ns", "prefill_pair_ns",

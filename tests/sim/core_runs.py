@@ -27,8 +27,8 @@ PLAN = (
 )  # fmt: skip
 
 COSTS = (
-    "host_step_ns", "host_row_ns", "host_block_ns", "host_group_ns", "commit_call_ns", "commit_byte_ns",
-    "launch_kernel_ns", "first_launch_ns", "graph_replay_ns", "graph_node_gap_ns",
+    "host_step_ns", "host_row_ns", "host_chunk_ns", "host_block_ns", "host_group_ns", "commit_call_ns",
+    "commit_byte_ns", "launch_kernel_ns", "first_launch_ns", "mixed_launch_ns", "graph_replay_ns", "graph_node_gap_ns",
     "submit_call_ns", "submit_descriptor_ns", "tail_kernel_ns", "copy_segment_ns", "copy_block_ns",
     "attention_token_ns", "attention_mixed_token_ns", "prefill_token_ns", "prefill_pair_ns",
     "dense_token_ns", "dense_weights_ns", "head_row_ns", "head_weights_ns",

@@ -47,10 +47,10 @@ def exposed(step: Any) -> dict[str, int]:
     return {part: int(step[f"{part}_exposed_ns"]) for part in st.PARTS if step[f"{part}_exposed_ns"]}
 
 
-def test_the_host_pays_for_the_step_its_rows_blocks_and_groups() -> None:
-    p = params(host_step_ns=1000, host_row_ns=10, host_block_ns=3, host_group_ns=0.5)
+def test_the_host_pays_for_the_step_its_rows_chunks_blocks_and_groups() -> None:
+    p = params(host_step_ns=1000, host_row_ns=10, host_chunk_ns=70, host_block_ns=3, host_group_ns=0.5)
     step = timed(p, decode_rows=4, prefill_rows=2, blocks_taken=5, blocks_freed=7, groups=3)
-    assert busy(step) == {"host": 1000 + 60 + 36 + 2}, "1.5 rounds up: halves go up"
+    assert busy(step) == {"host": 1000 + 40 + 140 + 36 + 2}, "1.5 rounds up: halves go up"
 
 
 def test_the_commit_carries_header_padded_rows_table_changes_and_groups() -> None:
@@ -76,6 +76,15 @@ def test_launching_eager_graph_and_piecewise(kind: int, serial: int, ahead: int)
     step = timed(p, launch_kind=kind)
     assert busy(step) == exposed(step) == {"launch": serial + ahead}
     assert step.launch_ahead_ns == ahead
+
+
+@pytest.mark.parametrize("kind", [cost.EAGER, cost.PIECEWISE])
+def test_attention_over_rows_and_over_chunks_in_one_step_is_launched_twice(kind: int) -> None:
+    p = params(first_launch_ns=50, mixed_launch_ns=8)
+    both = timed(p, launch_kind=kind, decode_rows=2, prefill_rows=1)
+    assert busy(both) == exposed(both) == {"launch": 58}
+    assert busy(timed(p, launch_kind=kind, decode_rows=2)) == {"launch": 50}
+    assert busy(timed(p, launch_kind=kind, prefill_rows=1)) == {"launch": 50}
 
 
 def test_eager_launches_hide_device_work_and_only_the_longer_counts() -> None:

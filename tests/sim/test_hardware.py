@@ -16,7 +16,7 @@ def test_presets_name_a_source_and_are_not_calibrated(name: str) -> None:
     profile = load_hardware(name)
     assert not profile.calibrated
     coefficients = profile.coefficients()
-    assert len(coefficients) == 32
+    assert len(coefficients) == 34
     for coefficient in coefficients.values():
         assert coefficient.provenance in ("datasheet", "published", "assumed")
         if coefficient.provenance == "datasheet":

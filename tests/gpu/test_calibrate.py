@@ -1,0 +1,123 @@
+"""Calibration of a small replica: every coefficient measured, the error on what was not fitted, plain values out."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from kvrm_gpu.calibrate import backend_for, calibrate
+from kvrm_gpu.llama import Llama
+from kvrm_gpu.measure_machine import NVIDIA_FIELDS, Machine, nvidia_settings
+from kvrm_gpu.measure_pace import Yardstick
+from kvrm_gpu.measure_steps import StepMeasurement
+from kvrm_gpu.profile_build import blank_profile
+from kvrm_gpu.profile_scale import SCALES, scale_for
+from kvrm_sim.config import HardwareProfile, load_hardware
+from kvrm_sim.errors import ConfigError, InvariantError, RunError
+from tests.gpu.small_scale import FITTED, MODEL, POLICIES, SMALL, calibration
+
+CPU = pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is here: it is what 'auto' takes")
+
+
+def test_every_coefficient_is_measured_and_says_on_what() -> None:
+    profile, report = calibration().profile, calibration().report
+    assert profile.calibrated
+    for coefficient in profile.coefficients().values():
+        assert report["device"] in coefficient.source
+        assert report["date"] in coefficient.source
+    assert HardwareProfile.from_toml(profile.to_toml()) == profile
+
+
+def test_the_error_is_reported_on_cells_and_policies_that_no_fit_saw() -> None:
+    """Bounds that hold on a machine that runs other things too; how exact the model is, the long test asserts."""
+    steps = calibration().report["steps"]
+    assert set(steps) == set(POLICIES)
+    for policy, found in steps.items():
+        assert found["fitted"] == (policy in FITTED)
+        assert found["held_out_steps"] == found["steps"] or found["fitted"]
+        assert found["held_out_steps"] > 0
+        assert found["held_out_median_abs_error"] < 0.5
+        assert found["repeat_median_abs_spread"] < 0.5
+    assert steps["kv-rm"]["median_abs_error"] is None
+
+
+def test_the_table_holds_every_step_with_what_it_was_made_of() -> None:
+    frame = calibration().table.to_pandas()
+    assert set(frame["part"]) == {"launch", "copy", "transfer", "attention", "dense", "step"}
+    steps = frame[frame["part"] == "step"]
+    assert dict(steps.groupby("kind").size()) == {
+        policy: found["steps"] for policy, found in calibration().report["steps"].items()
+    }
+    assert (steps["p10_ns"] <= steps["p50_ns"]).all()
+    assert (steps["p50_ns"] <= steps["p90_ns"]).all()
+    assert steps["predicted_ns"].gt(0).all()
+
+
+@CPU
+def test_the_report_is_plain_and_says_which_clock_and_how_fast_the_machine_ran() -> None:
+    report = json.loads(json.dumps(calibration().report, allow_nan=False))
+    assert report["clock"] == "thread_cpu_time"
+    assert "thread" in report["clock_meaning"]
+    assert report["pace"]["operations"]["undisturbed_ns"] > 0
+    assert calibration().profile.yardsticks_ns == {
+        name: found["undisturbed_ns"] for name, found in report["pace"].items()
+    }
+
+
+@CPU
+def test_a_repeat_that_is_decided_otherwise_raises() -> None:
+    backend = backend_for("cpu")
+    llama = Llama(MODEL, backend.device, 0)
+    blank = blank_profile(Machine.of(backend, "2026-01-01"))
+    runner = StepMeasurement(backend, llama, SMALL, "dynamic", blank, Yardstick(backend, llama))
+    runner.once()
+    runner._runs[0].digests[-1] = "other"
+    with pytest.raises(InvariantError, match="dynamic"):
+        runner.once()
+
+
+def test_a_scale_is_known_by_name_or_given() -> None:
+    assert scale_for(None, "cpu") is SCALES["smoke"]
+    assert scale_for(None, "cuda") is SCALES["device"]
+    assert scale_for(SMALL, "cpu") is SMALL
+    with pytest.raises(ConfigError, match="did you mean 'smoke'"):
+        scale_for("smok", "cpu")
+
+
+@CPU
+def test_a_device_that_is_not_there_is_refused() -> None:
+    with pytest.raises(RunError, match="'cuda'"):
+        calibrate("cuda", MODEL, scale=SMALL)
+
+
+def test_arguments_that_cannot_be_are_refused() -> None:
+    with pytest.raises(ConfigError, match="fitted: 'kv-rm' is none of the policies static"):
+        calibrate("cpu", MODEL, scale=SMALL, policies=("static",), fitted=("kv-rm",))
+    with pytest.raises(ConfigError, match="repeats: 0, should be at least 1"):
+        calibrate("cpu", MODEL, scale=SMALL, repeats=0)
+
+
+@pytest.mark.parametrize(("status", "wanted"), [(0, "570.1"), (6, None)])
+def test_driver_and_clocks_are_read_where_nvidia_smi_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, wanted: str | None
+) -> None:
+    command = tmp_path / "nvidia-smi"
+    command.write_text(f"#!/bin/sh\necho '570.1, 1980 MHz, 3201 MHz, 1980 MHz, 3201 MHz, 700 W, 41'\nexit {status}\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    settings = nvidia_settings("0")
+    assert settings.get("driver_version") == wanted
+    assert wanted is None or tuple(settings) == NVIDIA_FIELDS
+
+
+def test_without_nvidia_smi_nothing_is_claimed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert nvidia_settings("0") == {}
+
+
+def test_a_preset_has_no_yardsticks() -> None:
+    assert load_hardware("h200").yardsticks_ns is None

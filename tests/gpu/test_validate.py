@@ -1,0 +1,257 @@
+"""Simulate, execute, compare: the loop on a small replica, and that each thing it should notice is noticed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from kvrm_gpu import validate as module
+from kvrm_gpu.calibrate import calibrate
+from kvrm_gpu.llama import Llama
+from kvrm_gpu.measure_pace import PacedExecutor
+from kvrm_gpu.profile_scale import POLICIES as EVERY_POLICY
+from kvrm_gpu.prompts import random_prompt
+from kvrm_gpu.reference_tokens import TokenCheck
+from kvrm_gpu.validate import LOADS, missed_goals, validate, verdict
+from kvrm_gpu.validate_load import Load
+from kvrm_gpu.validate_report import END_TO_END, end_to_end_errors, part_errors, step_errors
+from kvrm_gpu.validate_run import Run, run_recorded
+from kvrm_sim import state as st
+from kvrm_sim.config import load_hardware
+from kvrm_sim.errors import ConfigError
+from kvrm_sim.executor import StepTiming
+from kvrm_traces import open_trace
+from tests.gpu.plain_llama import continuation
+from tests.gpu.small_scale import FITTED, MODEL, SMALL, calibration
+
+ROWS = 16
+
+
+def small_loop(**changes: Any) -> dict[str, Any]:
+    settings: dict[str, Any] = {
+        "policies": ("dynamic", "kv-rm"),
+        "loads": (0.5,),
+        "rows": ROWS,
+        "repeats": 2,
+        "fitted": FITTED,
+    }
+    settings |= {"hardware": calibration().profile} | changes
+    return validate("azure-conv-like", model=MODEL, device="cpu", scale=SMALL, **settings)
+
+
+@cache
+def small_report() -> dict[str, Any]:
+    return small_loop()
+
+
+def test_decisions_and_tokens_hold_and_errors_stand_beside_their_spread() -> None:
+    report = small_report()
+    assert report["decisions_identical"] is True
+    assert report["token_mismatches"] == 0
+    assert verdict(report) == []
+    assert report["steps"] == sum(found["steps"] for found in report["policies"].values()) > 0
+    assert report["step_time_median_abs_error"] < 0.5
+    assert set(report["parts"]) == {"host", "commit", "transport", "attention", "launch+dense+collectives"}
+    assert set(report["closed_loop"]) == {"0.5"}
+    for name in END_TO_END:
+        figure = report["closed_loop"]["0.5"][name]
+        assert figure["max_abs_error"] >= figure["median_abs_error"] >= 0
+        assert figure["max_repeat_spread"] >= 0
+    assert {policy: found["fitted"] for policy, found in report["policies"].items()} == {
+        "dynamic": True,
+        "kv-rm": False,
+    }
+    assert report["step_time_median_abs_error_unfitted"] == pytest.approx(
+        report["policies"]["kv-rm"]["step_time_median_abs_error"]
+    )
+
+
+def test_the_report_is_plain_and_says_on_what_it_was_made() -> None:
+    report = json.loads(json.dumps(small_report(), allow_nan=False))
+    assert report["hardware"] == calibration().profile.name
+    assert report["calibrated"] is True
+    assert report["trace"]["rows"] == ROWS
+    assert report["device"] == calibration().report["device"]
+    if not torch.cuda.is_available():
+        assert report["clock"] == "thread_cpu_time"
+        assert set(report["pace"]) == {"operations", "loop"}
+
+
+def test_another_decision_on_the_recorded_times_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def otherwise(*arguments: Any) -> Run:
+        run = run_recorded(*arguments)
+        run.digests[len(run.digests) // 2] = "other"
+        return run
+
+    monkeypatch.setattr(module, "run_recorded", otherwise)
+    report = small_loop(policies=("dynamic",), repeats=1)
+    assert report["decisions_identical"] is False
+    assert report["policies"]["dynamic"]["closed_loop"]["0.5"]["decisions_identical"] is False
+    assert [line.partition(":")[0] for line in verdict(report)] == ["dynamic"]
+
+
+def test_a_wrong_token_of_the_device_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = PacedExecutor.sequences.fget
+    assert honest is not None
+
+    def flipped(executor: PacedExecutor) -> dict[int, list[int]]:
+        tokens = {row: list(known) for row, known in honest(executor).items()}
+        tokens[ROWS - 1][-1] ^= 1
+        return tokens
+
+    monkeypatch.setattr(PacedExecutor, "sequences", property(flipped))
+    report = small_loop(policies=("dynamic",), repeats=1)
+    assert report["decisions_identical"] is True
+    assert report["token_mismatches"] == 1
+    assert ["1 delivered tokens" in line for line in verdict(report)] == [True]
+
+
+def arrivals(*requests: tuple[int, int]) -> st.Records:
+    records = np.zeros(len(requests), st.ARRIVALS)
+    for row, (prompt, output) in enumerate(requests):
+        records[row] = (row, 0, prompt, output, st.NONE)
+    return records
+
+
+def test_tokens_are_compared_with_a_plain_forward() -> None:
+    """Wrong, missing and surplus tokens, another request's prompt, a request that never came."""
+    llama, prompt = Llama(MODEL, torch.device("cpu"), 0), random_prompt(MODEL.vocab_size, 5)
+    requests = arrivals((9, 6), (4, 3))
+    right = {}
+    for row, (prompt_tokens, output) in enumerate(((9, 6), (4, 3))):
+        start = prompt(row, prompt_tokens).tolist()
+        generated, lead = continuation(llama, start, output)
+        assert lead > 1e-3
+        right[row] = start + generated
+    check = TokenCheck(llama, requests, prompt)
+    assert check.mismatches(right) == 0
+    last = [*right[0][:-1], right[0][-1] ^ 1]
+    assert check.mismatches(right | {0: last}) == 1
+    assert check.mismatches(right | {0: right[0][:-2]}) == 2
+    assert check.mismatches({0: right[0]}) == 3
+    assert check.mismatches({0: right[1], 1: right[1]}) == 6
+    assert check.mismatches(right) == 0, "what was wrong is not remembered as right, nor the other way round"
+
+
+def run_of(times: list[dict[str, int]], predicted: list[dict[str, int]], **figures: float) -> Run:
+    run = Run(figures=dict(figures))
+    for measured, said in zip(times, predicted, strict=True):
+        run.timings.append(StepTiming(tuple(measured.get(part, 0) for part in st.PARTS)))
+        run.predicted.append(tuple(said.get(part, 0) for part in st.PARTS))
+        run.raw_ns.append(run.timings[-1].duration_ns)
+        run.mixed.append(False)
+    return run
+
+
+STEP = {"host": 100, "commit": 50, "attention": 300, "dense": 550}
+
+
+def test_a_host_that_is_predicted_twice_as_slow_shows_in_its_part_alone() -> None:
+    runs = [run_of([STEP, STEP], [STEP | {"host": 200}] * 2) for _ in range(3)]
+    found = step_errors(runs, parts_known=True)
+    assert found["parts"]["host"]["error"] == pytest.approx(1.0)
+    assert found["parts"]["host"]["noise"] is False
+    others = [figure["error"] for name, figure in found["parts"].items() if name != "host"]
+    assert others == pytest.approx([0.0] * 3)
+    assert found["step_time_median_abs_error"] == pytest.approx(0.1)
+    assert found["total_time_error"] == pytest.approx(0.1)
+
+
+def test_launches_are_compared_together_with_what_they_cannot_be_told_from() -> None:
+    measured = np.array([[list(STEP.values())]])
+    whole = np.zeros((1, 1, len(st.PARTS)), np.int64)
+    for part, value in STEP.items():
+        whole[..., st.PARTS.index(part)] = value
+    assert measured.sum() == whole.sum()
+    predicted = whole[0].copy()
+    predicted[:, st.PARTS.index("launch")] = 250
+    predicted[:, st.PARTS.index("dense")] = 300
+    assert part_errors(whole, predicted, parts_known=True)["launch+dense+collectives"]["error"] == pytest.approx(0.0)
+    unknown = part_errors(whole, predicted, parts_known=False)
+    assert set(unknown) == {"host", "commit", "launch+transport+attention+dense+collectives"}
+
+
+def test_an_error_within_the_spread_of_repeats_is_called_noise() -> None:
+    repeats = [run_of([STEP], [STEP], ttft_p50=value, itl_p50=value) for value in (1.0, 1.1, 1.3)]
+    found = end_to_end_errors(repeats, run_of([STEP], [STEP], ttft_p50=1.2, itl_p50=2.2))
+    assert found["ttft_p50"]["error"] == pytest.approx(1.2 / 1.1 - 1)
+    assert found["ttft_p50"]["repeat_spread"] == pytest.approx(0.3 / 1.1)
+    assert found["ttft_p50"]["noise"] is True
+    assert found["itl_p50"]["noise"] is False
+    assert found["ttft_p99"] is None
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ({"policies": ()}, "policies: 0, should be at least 1"),
+        ({"loads": ()}, "loads: 0"),
+        ({"rows": 1}, "rows: 1, should be at least 2"),
+        ({"repeats": 0}, "repeats: 0"),
+    ],
+)
+def test_arguments_that_cannot_be_are_refused(argument: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        validate("azure-conv-like", load_hardware("h200"), MODEL, device="cpu", **argument)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device here: it has no yardstick")
+@pytest.mark.parametrize("own", [True, False], ids=["this machine", "another"])
+def test_only_this_machines_yardsticks_are_a_measure(own: bool) -> None:
+    """A profile of another machine must not make this one look as fast as that."""
+    profile = calibration().profile
+    if not own:
+        profile = profile.model_copy(update={"description": "some other processor"})
+    pace = small_loop(hardware=profile, policies=("dynamic",), repeats=1)["pace"]
+    measures = {name: found["undisturbed_ns"] for name, found in pace.items()}
+    assert (measures == profile.yardsticks_ns) == own
+
+
+def test_goals_that_are_missed_are_told_apart_from_failures() -> None:
+    report = json.loads(json.dumps(small_report()))
+    found = report["policies"]["dynamic"]
+    found["step_time_median_abs_error"] = 0.2
+    found["closed_loop"]["0.5"]["ttft_p50"] |= {"error": -0.3, "repeat_spread": 0.4}
+    found["closed_loop"]["0.5"]["itl_p50"] |= {"error": 0.01}
+    lines = [line for line in missed_goals(report) if line.startswith("dynamic")]
+    assert len(lines) == 2
+    assert "20.0%" in lines[0]
+    assert "within the spread" in lines[1]
+    assert verdict(report) == []
+
+
+def test_a_load_keeps_the_gaps_of_the_trace_and_fits_the_scale() -> None:
+    load = Load.of(open_trace("azure-conv-like", seed=0, rows=50), SMALL, 50)
+    assert (load.arrivals["prompt_tokens"] + load.arrivals["output_tokens"] <= SMALL.limit_tokens).all()
+    assert load.arrivals["output_tokens"].min() >= 1
+    fast, slow = (load.at_rate(rate)["arrival_ns"].astype(float) for rate in (100.0, 50.0))
+    assert slow[-1] == pytest.approx(49 / 50.0 * 1e9, rel=1e-6)
+    assert np.allclose(slow, 2 * fast, atol=2)
+    wide = replace(SMALL, limit_tokens=1 << 20, length_divisor=1)
+    assert Load.of(open_trace("azure-conv-like", seed=0, rows=50), wide, 50).arrivals["prompt_tokens"].sum() > 0
+
+
+@pytest.mark.long
+def test_six_policies_at_three_loads_within_ten_percent() -> None:
+    """The whole loop as the commands run it: 10% on a step's time, for cells and policies that no fit saw and for each
+    policy in lockstep, and on p50 of TTFT and ITL below saturation, unless repeats themselves differ by more.
+    """
+    calibrated = calibrate("cpu")
+    steps = calibrated.report["steps"]
+    assert max(found["held_out_median_abs_error"] for found in steps.values()) <= 0.10
+    report = validate("azure-conv-like", calibrated.profile, device="cpu")
+    assert tuple(report["policies"]) == EVERY_POLICY
+    assert tuple(report["loads"]) == LOADS
+    assert [policy for policy, found in report["policies"].items() if not found["fitted"]] == [
+        "bucketed",
+        "kv-rm-delta",
+    ]
+    assert verdict(report) == []
+    assert report["step_time_median_abs_error_unfitted"] <= 0.10
+    assert [line for line in missed_goals(report) if "within the spread of repeats" not in line] == []
