@@ -160,6 +160,8 @@ def run_part(name: str, command: Sequence[str], out: Path, limit_s: float, envir
         try:
             code = process.wait(timeout=limit_s)
             problem = None if code == 0 else f"exit code {code}"
+            if problem and (said := _last_line(out / f"{name}.log")):
+                problem += f": {said}"
         except subprocess.TimeoutExpired:
             problem = f"not done after {limit_s:g} s"
         finally:
@@ -167,6 +169,12 @@ def run_part(name: str, command: Sequence[str], out: Path, limit_s: float, envir
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
     return Part(name, round(time.monotonic() - began, 1), limit_s, problem)
+
+
+def _last_line(log: Path) -> str:
+    """What a part said last: for the tests their count, for anything else most often why it failed."""
+    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+    return next((line.strip().replace("|", "/") for line in reversed(lines) if line.strip()), "")
 
 
 def everything(out: Path, python: str, wheels: Path) -> Summary:

@@ -96,6 +96,7 @@ def test_a_part_that_fails_or_does_not_end_says_so(tmp_path: Path) -> None:
     assert run("print('said')", 60) is None
     assert (tmp_path / "part.log").read_text() == "said\n"
     assert run("raise SystemExit(5)", 60) == "exit code 5"
+    assert run("print('2 failed'); raise SystemExit(1)", 60) == "exit code 1: 2 failed"
     assert run("import time; time.sleep(600)", 0.2) == "not done after 0.2 s"
 
 
