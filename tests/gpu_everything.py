@@ -11,8 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
-import re
 import shutil
 import signal
 import subprocess
@@ -21,18 +19,13 @@ import tempfile
 import time
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-from tests.gpu_wheels import Interpreter, add_missing, described
+from tests.gpu_interpreter import REPO, About, choose, prepared
 
-REPO = Path(__file__).resolve().parent.parent
-SOURCES = ("cli", "sim", "gpu", "traces", "analysis", ".")
-#: What is reported of the packages that decide what is measured.
-PACKAGES = ("torch", "triton", "numpy", "numba", "scipy", "pandas", "pyarrow", "matplotlib", "rich", "pydantic",
-            "simpy", "pytest")  # fmt: skip
 #: What a run leaves; removed first, so that nothing of an earlier run is taken for this one's.
 RESULTS = ("summary.json", "README.md", "environment.log", "profile.toml", "profile.parquet", "profile.svg",
            "calibrate.log", "validation", "validate.log", "tests.xml", "tests.log")  # fmt: skip
@@ -88,13 +81,7 @@ class Summary:
 
     kvrm: str
     date: str
-    python: str = ""
-    interpreter: str = ""
-    device: str = ""
-    cuda: bool = False
-    about: dict[str, Any] = field(default_factory=dict)
-    added: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    about: About
     parts: list[Part] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -106,11 +93,13 @@ class Summary:
 
 
 def _readme(summary: Summary) -> str:
+    about = summary.about
+    known = {**about.packages, **about.driver}
     lines = [
-        f"# kvrm {summary.kvrm} on {summary.device}, {summary.date}",
+        f"# kvrm {summary.kvrm} on {about.device}, {summary.date}",
         "",
-        *(line for note in summary.notes for line in (note, "")),
-        f"Python {summary.python}; " + ", ".join(f"{name} {version}" for name, version in summary.about.items()),
+        *(line for note in about.notes for line in (note, "")),
+        f"Python {about.python}; " + ", ".join(f"{name} {version}" for name, version in known.items()),
         "",
         "| part | result | seconds (limit) |",
         "| --- | --- | ---: |",
@@ -125,37 +114,12 @@ def _readme(summary: Summary) -> str:
     return "\n".join(lines)
 
 
-def choose(candidates: Sequence[str]) -> tuple[str, str]:
-    """The interpreter to use, and why: the first whose torch sees CUDA, else the first that has torch.
-
-    Raises LookupError, with what each lacks, when none has.
-    """
-    found: dict[str, str] = {}
-    for python in dict.fromkeys(candidates):
-        found[python] = _torch_of(python)
-        if found[python] == "cuda":
-            return python, "its torch sees a CUDA device"
-    for python, what in found.items():
-        if what == "cpu":
-            return python, "it has torch; no interpreter sees a CUDA device"
-    raise LookupError("; ".join(f"{python}: {what}" for python, what in found.items()))
-
-
-def _torch_of(python: str) -> str:
-    """``cuda``, ``cpu``, or why its torch cannot be used."""
-    if shutil.which(python) is None:
-        return "not there"
-    script = "import torch; print('cuda' if torch.cuda.is_available() else 'cpu')"
-    done = subprocess.run([python, "-c", script], capture_output=True, text=True, check=False)
-    return done.stdout.split()[-1] if done.returncode == 0 else (done.stderr.strip().splitlines() or ["fails"])[-1]
-
-
-def run_part(name: str, command: Sequence[str], out: Path, limit_s: float, environment: Mapping[str, str]) -> Part:
-    """Run one part with its output in ``NAME.log``; at its limit it and what it started are ended."""
+def run_part(name: str, command: Sequence[str], out: Path, limit_s: float, variables: Mapping[str, str]) -> Part:
+    """Run one part with its output in ``NAME.log``. It is ended at its limit, and with it whatever it has started."""
     began = time.monotonic()
     with (out / f"{name}.log").open("w", encoding="utf-8") as log:
         process = subprocess.Popen(
-            command, cwd=REPO, stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+            command, cwd=REPO, stdout=log, stderr=subprocess.STDOUT, env=variables, start_new_session=True
         )
         try:
             code = process.wait(timeout=limit_s)
@@ -165,9 +129,9 @@ def run_part(name: str, command: Sequence[str], out: Path, limit_s: float, envir
         except subprocess.TimeoutExpired:
             problem = f"not done after {limit_s:g} s"
         finally:
-            if process.poll() is None:
+            with suppress(ProcessLookupError):  # nothing of it is left
                 os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            process.wait()
     return Part(name, round(time.monotonic() - began, 1), limit_s, problem)
 
 
@@ -182,19 +146,18 @@ def everything(out: Path, python: str, wheels: Path) -> Summary:
     began = time.monotonic()
     for name in RESULTS:
         _remove(out / name)
-    project = tomllib.loads((REPO / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    summary = Summary(kvrm=project["version"], date=datetime.now(UTC).isoformat(timespec="seconds"), interpreter=python)
+    version = tomllib.loads((REPO / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
     with tempfile.TemporaryDirectory(prefix="kvrm-packages-") as packages:
-        environment = _environment(python, wheels, Path(packages), summary)
-        plan = PLANS["cuda" if summary.cuda else "cpu"]
-        say(f"device: {summary.device}")
-        summary.notes = _notes(summary)
-        for note in summary.notes:
+        about, variables = prepared(python, wheels, Path(packages), version)
+        summary = Summary(kvrm=version, date=datetime.now(UTC).isoformat(timespec="seconds"), about=about)
+        plan = PLANS["cuda" if about.cuda else "cpu"]
+        say(f"device: {about.device}; from wheels: {', '.join(about.added) or 'nothing'}")
+        for note in about.notes:
             say(note)
         for name, command in _commands(python, out).items():
             later = list(plan.shares_s)[list(plan.shares_s).index(name) + 1 :]
             left_s = TOTAL_S - (time.monotonic() - began) - sum(plan.shares_s[other] for other in later)
-            part = _part(name, command, out, round(left_s, 1), environment)
+            part = _part(name, command, out, round(left_s, 1), variables)
             summary.parts.append(part)
             summary.seconds = round(time.monotonic() - began, 1)
             summary.write(out)
@@ -202,29 +165,10 @@ def everything(out: Path, python: str, wheels: Path) -> Summary:
     return summary
 
 
-def _notes(summary: Summary) -> list[str]:
-    """What has to be known of a run without a device."""
-    if summary.cuda:
-        return []
-    notes = ["No CUDA device was seen: this is the CPU's loop at the smoke scale."]
-    if _release(summary, "triton") <= (3, 6) and _release(summary, "numpy") >= (2, 4):
-        notes.append(
-            "Triton up to 3.6 does not interpret loops with tensors as bounds under NumPy 2.4 and later (issue 9171): "
-            "tests of interpreted kernels fail for that reason. A device compiles them."
-        )
-    return notes
-
-
-def _release(summary: Summary, package: str) -> tuple[int, ...]:
-    """Major and minor number of a package; (0, 0) when it is absent."""
-    found = re.match(r"(\d+)\.(\d+)", str(summary.about.get(package)))
-    return (int(found[1]), int(found[2])) if found else (0, 0)
-
-
-def _part(name: str, command: Sequence[str], out: Path, limit_s: float, environment: Mapping[str, str]) -> Part:
+def _part(name: str, command: Sequence[str], out: Path, limit_s: float, variables: Mapping[str, str]) -> Part:
     if name == "validate" and not (out / "profile.toml").is_file():
         return Part(name, 0.0, limit_s, "not run: there is no profile to validate")
-    return run_part(name, command, out, limit_s, environment)
+    return run_part(name, command, out, limit_s, variables)
 
 
 def _commands(python: str, out: Path) -> dict[str, list[str]]:
@@ -232,58 +176,6 @@ def _commands(python: str, out: Path) -> dict[str, list[str]]:
     tests = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={out / 'tests.xml'}", "tests/gpu"]
     parts = {name: [*this, name] for name in ("environment", "calibrate", "validate")}
     return {**parts, "tests": tests}
-
-
-def _environment(python: str, wheels: Path, packages: Path, summary: Summary) -> dict[str, str]:
-    """The variables that parts run with: the source tree, then what the interpreter lacks. Fills in ``summary``."""
-    found = json.loads(_output(python, "-c", _ABOUT, json.dumps(PACKAGES)))
-    major, minor = found["python"].split(".")[:2]
-    interpreter = Interpreter((int(major), int(minor)), platform.machine())
-    summary.added = add_missing(python, interpreter, wheels, packages)
-    say(described(summary.added))
-    # The source tree is not installed, and a run's record asks for the version of what made it.
-    about = packages / f"kvrm-{summary.kvrm}.dist-info" / "METADATA"
-    about.parent.mkdir(parents=True)
-    about.write_text(f"Metadata-Version: 2.1\nName: kvrm\nVersion: {summary.kvrm}\n", encoding="utf-8")
-    path = os.pathsep.join([*(str(REPO / source) for source in SOURCES), str(packages)])
-    environment = {**os.environ, "PYTHONPATH": path}
-    found = json.loads(_output(python, "-c", _ABOUT, json.dumps(PACKAGES), environment=environment))
-    summary.python, summary.device, summary.cuda = found["python"], found["device"], found["cuda"]
-    summary.about = found["packages"] | _driver()
-    return environment
-
-
-_ABOUT = """
-import importlib.metadata as metadata, json, platform, sys, torch
-cuda = torch.cuda.is_available()
-packages = {}
-for name in json.loads(sys.argv[1]):
-    try:
-        packages[name] = metadata.version(name)
-    except metadata.PackageNotFoundError:
-        packages[name] = "absent"
-device = torch.cuda.get_device_name() if cuda else f"CPU, {platform.machine()}"
-print(json.dumps({"python": platform.python_version(), "cuda": cuda, "device": device, "packages": packages}))
-"""
-
-
-def _driver() -> dict[str, str]:
-    """Driver and clocks as the vendor's tool reports them; it is only read."""
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return {}
-    fields = ("driver_version", "clocks.sm", "clocks.mem", "power.limit")
-    done = subprocess.run(
-        [tool, f"--query-gpu={','.join(fields)}", "--format=csv,noheader"], capture_output=True, text=True, check=False
-    )
-    lines = done.stdout.strip().splitlines()
-    if done.returncode != 0 or not lines:
-        return {"driver": "not reported"}
-    return dict(zip(fields, (value.strip() for value in lines[0].split(",")), strict=False))
-
-
-def _output(*command: str, environment: Mapping[str, str] | None = None) -> str:
-    return subprocess.run(command, cwd=REPO, env=environment, capture_output=True, text=True, check=True).stdout
 
 
 def _remove(path: Path) -> None:

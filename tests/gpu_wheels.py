@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,8 +81,3 @@ def is_missing(names: set[str], present: set[str]) -> bool:
         if names & set(group):
             return not set(group) <= present
     return not names & present
-
-
-def described(added: Sequence[str]) -> str:
-    """What was added, in words."""
-    return f"taken from wheels: {', '.join(added)}" if added else "nothing was missing"
