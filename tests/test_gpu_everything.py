@@ -170,11 +170,7 @@ def test_every_part_is_tried_and_the_summary_says_what_became_of_each(
 
 
 def test_a_run_without_a_device_says_so_and_what_fails_for_no_fault_of_its_own() -> None:
-    def notes(triton: str, numpy: str, *, cuda: bool = False) -> str:
-        return " ".join(notes_on({"triton": triton, "numpy": numpy}, cuda=cuda))
-
-    assert "No CUDA device was seen" in notes("3.9.0", "2.4.6")
-    assert "9171" not in notes("3.9.0", "2.4.6")
-    assert "9171" not in notes("3.6.0", "2.3.5")
-    assert "9171" in notes("3.6.0", "2.5.5")
-    assert notes("3.6.0", "2.5.5", cuda=True) == ""
+    (said,) = notes_on({"triton": "3.9.0"}, cuda=False)
+    assert said.startswith("No CUDA device was seen")
+    assert "issue 9171" in notes_on({"triton": "3.6.0"}, cuda=False)[1]
+    assert notes_on({"triton": "3.6.0"}, cuda=True) == []
