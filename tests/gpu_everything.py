@@ -208,6 +208,8 @@ def run_inside(part: str, out: Path) -> int:
     done = kvrm.validate(TRACE, profile, out=out / "validation", scale=plan.scale, repeats=plan.validate_repeats,
                          rows=plan.rows, progress=tell)  # fmt: skip
     say(validation_text(done.report))
+    for missed in done.missed:
+        say(f"above its goal: {missed}")
     for failure in done.failures:
         say(f"does not hold: {failure}")
     return 1 if done.failures else 0

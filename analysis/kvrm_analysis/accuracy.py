@@ -115,9 +115,10 @@ def logarithmic(axes: Axes, ends: Floats, which: Literal["x", "y"]) -> None:
 
 def clock_of(report: Mapping[str, Any]) -> str:
     """Which time was measured, in words."""
-    if report["clock"] == "thread_cpu_time":
-        return "of the processor, for this thread alone (the machine may be shared)"
-    return str(report["clock"])
+    if report["clock"] != "thread_cpu_time":
+        return str(report["clock"])
+    pace = ", at the pace of the undisturbed machine" if report.get("pace") else ""
+    return f"of the processor, for this thread alone{pace} (the machine may be shared)"
 
 
 def repeats_of(count: int) -> str:

@@ -93,7 +93,7 @@ def caption(report: Mapping[str, Any]) -> str:
         f"each time is the median of {repeats_of(report['repeats'])}.",
         "Parts: error of a part's sum over the run; a disc's area is the part's share of the measured time.",
         "Lower row: the closed loop, in which measured times drive the clock: error of the simulated figure over the",
-        "measured one; bars: half the range of the repeats to each side. What lies within its bar is noise.",
+        "measured one; bars: the range of the repeats to each side. An error whose bar reaches 0 is noise.",
         "Loads are shares of the rate that a policy can serve: at 1 a small error of the rate is a large one of the",
         f"queue. Device: {report['device']}; scale {report['scale']}; time: {clock_of(report)}.",
     ]
@@ -160,9 +160,9 @@ def _draw_loads(axes: Axes, title: str, loops: Sequence[Mapping[str, Any]], name
             if figure is None:
                 continue
             x = place + 0.7 * ((at + 0.5) / len(loops) - 0.5)
-            half = 50 * figure["repeat_spread"]
+            spread = 100 * figure["repeat_spread"]
             axes.errorbar(
-                x, 100 * figure["error"], yerr=half, fmt="o", markersize=3.4, elinewidth=1.1, color=colour(at)
+                x, 100 * figure["error"], yerr=spread, fmt="o", markersize=3.4, elinewidth=1.1, color=colour(at)
             )
     axes.axhline(0, color=INK, linewidth=0.8)
     axes.set_xticks(range(len(loads)), [f"{float(share):g}" for share in loads])

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -43,12 +43,14 @@ CALIBRATION_REPEATS, VALIDATION_REPEATS = 5, 3
 @dataclass(frozen=True, kw_only=True)
 class Validation:
     """``report``: plain values, what ``--json`` prints. ``steps``: one row an executed step, or None where their times
-    were not kept. ``failures``: what does not hold, one line each. ``folder``: where it was written, or None.
+    were not kept. ``failures``: what does not hold, one line each; ``missed``: errors above their goals, which is no
+    failure. ``folder``: where it was written, or None.
     """
 
     report: dict[str, Any]
     steps: pa.Table | None
     failures: tuple[str, ...]
+    missed: tuple[str, ...]
     folder: Path | None = None
 
     def to_json(self) -> str:
@@ -153,8 +155,8 @@ def validate(
     if out is not None:
         check(Path(out), kind="folder", force=force)
     from kvrm_gpu.profile_scale import POLICIES
+    from kvrm_gpu.validate import missed_goals, verdict
     from kvrm_gpu.validate import validate as execute
-    from kvrm_gpu.validate import verdict
 
     report = execute(
         opened,
@@ -169,13 +171,18 @@ def validate(
         seed=seed,
         progress=progress,
     )
-    found = Validation(steps=_taken_steps(report), report=report, failures=tuple(verdict(report)))
+    found = Validation(
+        report=report,
+        steps=_taken_steps(report),
+        failures=tuple(verdict(report)),
+        missed=tuple(missed_goals(report)),
+    )
     if out is None:
         return found
     with staged(Path(out), kind="folder", force=force) as unfinished:
         unfinished.mkdir()
         _write_validation(found, unfinished)
-    return Validation(report=report, steps=found.steps, failures=found.failures, folder=Path(out))
+    return replace(found, folder=Path(out))
 
 
 def require_torch() -> None:

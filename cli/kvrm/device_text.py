@@ -80,7 +80,7 @@ def validation_text(report: Mapping[str, Any]) -> str:
     for share in dict.fromkeys(share for found in policies.values() for share in found["closed_loop"]):
         lines += [
             "",
-            f"End to end at {float(share):g} x saturation: error (± half the range of repeats; ~ within it: noise)",
+            f"End to end at {float(share):g} x saturation: error (± range of the repeats; ~ noise: within it)",
             _load(policies, share, alone=alone),
         ]
     if alone:
@@ -129,14 +129,11 @@ def _load(policies: Mapping[str, Any], share: str, *, alone: bool) -> str:
     return _table(["policy", *FIGURES.values()], rows)
 
 
-def _figure(figure: Mapping[str, float] | None, *, alone: bool) -> str:
+def _figure(figure: Mapping[str, Any] | None, *, alone: bool) -> str:
     if figure is None:
         return ABSENT
-    if alone:
-        return _percent(figure["error"], signed=True)
-    half = figure["repeat_spread"] / 2
-    noise = "~" if abs(figure["error"]) <= half else " "
-    return f"{noise}{_percent(figure['error'], signed=True)} ± {half:.1%}"
+    error = _percent(figure["error"], signed=True)
+    return error if alone else f"{'~' if figure['noise'] else ' '}{error} ± {figure['repeat_spread']:.1%}"
 
 
 def _percent(share: float | None, *, signed: bool = False) -> str:

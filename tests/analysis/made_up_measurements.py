@@ -81,8 +81,9 @@ def calibration_report() -> dict[str, Any]:
     }
 
 
-def _figure(error: float, spread: float) -> dict[str, float]:
-    return {"measured": 1.0, "simulated": 1.0 + error, "error": error, "repeat_spread": spread}
+def _figure(error: float, spread: float) -> dict[str, Any]:
+    noise = abs(error) <= spread
+    return {"measured": 1.0, "simulated": 1.0 + error, "error": error, "repeat_spread": spread, "noise": noise}
 
 
 def validation_report(*, identical: bool = True, mismatches: int = 0) -> dict[str, Any]:

@@ -37,18 +37,25 @@ def test_it_says_what_was_executed_and_whether_it_held() -> None:
         "static: 7.0% off, n 40",
         "(p90 15.0; 40 steps; not fitted)",
         "load / saturation",
-        "half the range of the repeats",
+        "the range of the repeats to each side",
     ):
         assert expected in text
     text = words(draw_validation(validation_report(identical=False, mismatches=3), validation_steps()))
     assert "DECISIONS DIFFER, 3 token mismatches" in text
 
 
-def test_an_error_is_drawn_at_its_load_with_half_the_range_of_repeats_to_each_side() -> None:
+def test_an_error_is_drawn_at_its_load_with_the_range_of_repeats_to_each_side() -> None:
     axes = panel(draw_validation(validation_report(), validation_steps()), "First token, p50")
     assert [label.get_text() for label in axes.get_xticklabels()] == ["0.5", "1"]
     spans = sorted({tuple(round(float(y), 6) for y in bar.get_segments()[0][:, 1]) for bar in axes.collections})
-    assert spans == [(-10.0, 20.0), (4.0, 6.0)]
+    assert spans == [(-25.0, 35.0), (3.0, 7.0)]
+
+
+def test_times_at_another_pace_than_the_clocks_are_said_to_be() -> None:
+    report = validation_report()
+    assert "undisturbed" not in words(draw_validation(report, None))
+    report["pace"] = {"loop": {"p50": 1.4}}
+    assert "at the pace of the undisturbed machine" in words(draw_validation(report, None))
 
 
 def test_a_figure_that_no_run_has_is_left_out() -> None:

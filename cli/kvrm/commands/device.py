@@ -162,8 +162,11 @@ def validate(
             progress=progress,
         )
     _print(done.report, validation_text, json=json)
+    where = note if json else say
+    for missed in done.missed:
+        where(f"above its goal: {missed}")
     if done.folder is not None:
-        (note if json else say)(f"results: {done.folder}")
+        where(f"results: {done.folder}")
     for failure in done.failures:
         complain(f"validation failed: {failure}")
     if done.failures:
