@@ -7,12 +7,19 @@ JOBS   ?= 2
 # EXTRAS=dev leaves torch out: then the device's tests are not collected, and everything else runs.
 EXTRAS ?= dev,gpu
 PYTEST := $(BIN)/python -m pytest -q
+# make gpu: the interpreter that has torch (empty: the environment's or python3, whichever sees CUDA), the folder of
+# results, and the folder of wheels for what that interpreter lacks.
+GPU_PYTHON     ?=
+GPU_CANDIDATES := $(addprefix --python ,$(or $(GPU_PYTHON),$(BIN)/python $(PYTHON)))
+GPU_PACKAGES   := hypothesis platformdirs pydantic pytest simpy tomli-w
+OUT            ?= runs/gpu
+WHEELS         ?= wheels
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-long lint check bench gpu docs reproduce
+.PHONY: help setup run test test-long lint check bench gpu gpu-wheels docs reproduce
 
 help:  ## print what each target does
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP)  ## create .venv if absent and install kvrm with the tools for development
 
@@ -44,8 +51,18 @@ check: lint  ## lint, and the quick tests once; changes nothing in the tree
 bench: setup  ## speed and memory of the simulator, one core
 	$(BIN)/python -m tests.bench
 
-gpu: setup  ## the device's tests: on the accelerator where there is one, else on the CPU
-	$(PYTEST) tests/gpu
+# Not `setup`: where the device is, nothing can be installed. Only where no interpreter has torch is it tried.
+gpu:  ## all that needs a device, under 8 minutes, into runs/gpu (OUT=): profile, raw tables, report, tests
+ifeq ($(GPU_PYTHON),)
+	@$(PYTHON) -m tests.gpu_everything --find $(GPU_CANDIDATES) || $(MAKE) setup
+endif
+	@$(PYTHON) -m tests.gpu_everything --out $(OUT) --wheels $(WHEELS) $(GPU_CANDIDATES)
+
+gpu-wheels:  ## fill wheels/ with what an image of Python 3.11 or 3.12 that has torch may lack
+	for version in 3.11 3.12; do \
+	    $(PYTHON) -m pip download --quiet --disable-pip-version-check --dest $(WHEELS) --only-binary :all: \
+	        --platform manylinux2014_x86_64 --python-version $$version -c constraints.txt $(GPU_PACKAGES) || exit 1; \
+	done
 
 docs: setup  ## check that the commands of the README and the docs work as written
 	$(PYTEST) tests/cli/test_docs.py

@@ -5,12 +5,16 @@ kvrm.compare("azure-conv-like", policies=["static", "kv-rm"]).to_pandas()
 """
 
 from kvrm.api import ReplicaOptions, catalogue, compare, convert_trace, inspect_trace, open_trace, plan, replay
+from kvrm.device import Validation, calibrate, calibrate_from_steps, validate
 from kvrm.results import Comparison, Replay
 
 __all__ = [
     "Comparison",
     "Replay",
     "ReplicaOptions",
+    "Validation",
+    "calibrate",
+    "calibrate_from_steps",
     "catalogue",
     "compare",
     "convert_trace",
@@ -18,6 +22,7 @@ __all__ = [
     "open_trace",
     "plan",
     "replay",
+    "validate",
 ]
 
 __version__: str

@@ -5,10 +5,14 @@ from __future__ import annotations
 import shutil
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import typer
+
+#: Back to the margin, and the line cleared.
+_NEW_LINE = "\r\x1b[2K"
 
 
 def say(text: str) -> None:
@@ -67,3 +71,24 @@ def progress_bars() -> Iterator[Callable[[str, float], None] | None]:
             bars.update(ids[run], completed=share)
 
         yield advance
+
+
+@contextmanager
+def progress_line() -> Iterator[Callable[[str], None] | None]:
+    """One line on a terminal that says what is done now; None, and so nothing, in a pipe.
+
+    Written by the caller's own thread: a bar that redraws itself would be measured with the rest.
+    """
+    if not sys.stderr.isatty():
+        yield None
+        return
+    began = time.monotonic()
+
+    def tell(text: str) -> None:
+        room = shutil.get_terminal_size().columns - 1
+        typer.echo(_NEW_LINE + f"{time.monotonic() - began:4.0f} s  {text}"[:room], nl=False, err=True)
+
+    try:
+        yield tell
+    finally:
+        typer.echo(_NEW_LINE, nl=False, err=True)

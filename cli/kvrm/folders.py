@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 Kind: TypeAlias = Literal["folder", "file"]
 
 #: A folder with one of these was written by kvrm, and `force` may replace it.
-OURS = ("summary.json", "run.toml")
+OURS = ("summary.json", "run.toml", "report.json")
 
 
 @contextmanager
@@ -32,6 +32,26 @@ def staged(target: Path, *, kind: Kind, force: bool = False) -> Iterator[Path]:
         (workshop / target.name).rename(target)
     finally:
         _clear(made, workshop)
+
+
+@contextmanager
+def staged_together(targets: Sequence[Path], *, force: bool = False) -> Iterator[tuple[Path, ...]]:
+    """The same for files of one folder that belong together: at the end all of them are there, or none is changed."""
+    for target in targets:
+        _refuse_existing(target, kind="file", force=force)
+    made, workshop = _workshop(targets[0])
+    unfinished = tuple(workshop / target.name for target in targets)
+    try:
+        yield unfinished
+        _place(unfinished, targets, workshop)
+    finally:
+        _clear(made, workshop)
+
+
+def check_together(targets: Sequence[Path], *, force: bool = False) -> None:
+    """Raise what :func:`staged_together` would raise, now."""
+    for target in targets:
+        check(target, kind="file", force=force)
 
 
 def check(target: Path, *, kind: Kind, force: bool = False) -> None:
@@ -73,6 +93,25 @@ def _refuse_existing(target: Path, *, kind: Kind, force: bool) -> None:
             raise InputError(f"{target} is a folder that kvrm did not write (no {OURS[0]} in it): it is left alone")
     elif kind == "folder":
         raise InputError(f"{target} is a file, not a folder that kvrm wrote: it is left alone")
+
+
+def _place(finished: Sequence[Path], targets: Sequence[Path], workshop: Path) -> None:
+    """Rename each into its place; when one cannot be, those before it are as they were."""
+    placed: list[tuple[Path, Path, Path | None]] = []
+    try:
+        for at, (new, target) in enumerate(zip(finished, targets, strict=True)):
+            old = workshop / f"replaced-{at}" if target.exists() else None
+            if old is not None:
+                target.rename(old)
+            placed.append((new, target, old))
+            new.rename(target)
+    except BaseException:  # an interrupt too
+        for new, target, old in reversed(placed):
+            if target.exists():
+                target.rename(new)
+            if old is not None:
+                old.rename(target)
+        raise
 
 
 def _workshop(target: Path) -> tuple[list[Path], Path]:

@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 
-def kvrm(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def kvrm(*arguments: str | Path, cwd: Path | None = None, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
     """The finished process of ``kvrm ARGUMENTS``, with both streams as text."""
     command = [sys.executable, "-m", "kvrm", *(str(argument) for argument in arguments)]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, timeout=timeout_s)
 
 
 def refusal(*arguments: str | Path, cwd: Path | None = None) -> str:

@@ -19,6 +19,9 @@ def test_public_names() -> None:
         "Comparison",
         "Replay",
         "ReplicaOptions",
+        "Validation",
+        "calibrate",
+        "calibrate_from_steps",
         "catalogue",
         "compare",
         "convert_trace",
@@ -26,6 +29,7 @@ def test_public_names() -> None:
         "open_trace",
         "plan",
         "replay",
+        "validate",
     ]
     assert kvrm.__version__.count(".") == 2
     with pytest.raises(AttributeError, match="no attribute 'tune'"):

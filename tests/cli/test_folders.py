@@ -7,7 +7,7 @@ from typing import Literal
 
 import pytest
 
-from kvrm.folders import next_free, staged
+from kvrm.folders import next_free, staged, staged_together
 from kvrm_traces.errors import InputError
 
 
@@ -102,3 +102,41 @@ def test_a_numbered_folder_takes_the_first_free_number(tmp_path: Path) -> None:
     assert next_free(tmp_path, "compare-x") == tmp_path / "compare-x-1"
     (tmp_path / "compare-x-1").mkdir()
     assert next_free(tmp_path, "compare-x") == tmp_path / "compare-x-2"
+
+
+def test_files_that_belong_together_appear_together(tmp_path: Path) -> None:
+    targets = [tmp_path / "new" / "a.toml", tmp_path / "new" / "a.svg"]
+    with staged_together(targets) as unfinished:
+        for path in unfinished:
+            path.write_text("done")
+        assert not any(target.exists() for target in targets)
+    assert [target.read_text() for target in targets] == ["done", "done"]
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["a.svg", "a.toml"]
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_when_one_of_them_cannot_be_placed_all_are_as_they_were(tmp_path: Path, missing: int) -> None:
+    targets = [tmp_path / "a.toml", tmp_path / "a.svg", tmp_path / "a.parquet"]
+    for target in targets[:2]:
+        target.write_text(f"old {target.name}")
+
+    def write_all_but_one() -> None:
+        with staged_together(targets, force=True) as unfinished:
+            for at, path in enumerate(unfinished):
+                if at != missing:
+                    path.write_text("new")
+
+    with pytest.raises(FileNotFoundError):
+        write_all_but_one()
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
+        "a.toml": "old a.toml",
+        "a.svg": "old a.svg",
+    }
+
+
+def test_one_that_exists_refuses_them_all_unless_forced(tmp_path: Path) -> None:
+    targets = [tmp_path / "a.toml", tmp_path / "a.svg"]
+    targets[1].write_text("mine")
+    with pytest.raises(InputError, match=r"a\.svg exists"), staged_together(targets):
+        raise AssertionError("the work must not begin")
+    assert targets[1].read_text() == "mine"
