@@ -50,5 +50,5 @@ gpu: setup  ## the device's tests: on the accelerator where there is one, else o
 docs: setup  ## check that the commands of the README and the docs work as written
 	$(PYTEST) tests/cli/test_docs.py
 
-reproduce: setup  ## remake the figure and the tables of the README, in place (public traces: ../shared/traces)
-	$(BIN)/python -m tests.reproduce
+reproduce: setup  ## remake figures and tables in place; FIGURE=placement: only that (public traces: ../shared/traces)
+	$(BIN)/python -m tests.reproduce $(FIGURE)
