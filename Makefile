@@ -67,5 +67,5 @@ gpu-wheels:  ## fill wheels/ with what an image of Python 3.11 or 3.12 that has 
 docs: setup  ## check that the commands of the README and the docs work as written
 	$(PYTEST) tests/cli/test_docs.py
 
-reproduce: setup  ## remake the figure and the tables of the README, in place (public traces: ../shared/traces)
-	$(BIN)/python -m tests.reproduce
+reproduce: setup  ## remake figures and tables in place; FIGURE=placement: only that (public traces: ../shared/traces)
+	$(BIN)/python -m tests.reproduce $(FIGURE)

@@ -1,16 +1,19 @@
-"""Remake the README's tables and figure: ``make reproduce``. The tables of public traces need ``../shared/traces``.
+"""Remake the README's tables and figures: ``make reproduce``. The tables of public traces need ``../shared/traces``.
 
-Each block of the README between ``<!-- reproduce NAME -->`` and ``<!-- end -->`` is replaced by what is computed now,
-and the figure by one drawn now; what is behind them goes to ``runs/reproduce-N/``.
+Each block of a page between ``<!-- reproduce NAME -->`` and ``<!-- end -->`` is replaced by what is computed now, and
+the figures by ones drawn now; what is behind them goes to ``runs/reproduce-N/``. ``make reproduce FIGURE=NAME`` remakes
+the figure of this name, and the table of the same name where there is one.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
+
+from matplotlib.figure import Figure
 
 import kvrm
 from kvrm.folders import next_free
@@ -20,21 +23,14 @@ from kvrm_analysis.studies import PAPER_SHARES, kv_memory_shares
 from kvrm_analysis.style import look
 from kvrm_sim.state import PARTS
 from kvrm_traces import Trace
+from tests import reproduce_pager as pager
+from tests.reproduce_tables import AZURE_CONV, GIB, HARDWARE, MOONCAKE, REPO, TRACES, Block, latency, markdown
 
-REPO = Path(__file__).resolve().parent.parent
-TRACES = REPO.parent / "shared" / "traces"
 README = REPO / "README.md"
-FIGURE = REPO / "docs" / "figures" / "compare.png"
-#: Dots an inch: sharp at a page's width, and the file stays below 300 KB.
-FIGURE_DPI = 140
+POLICIES = REPO / "docs" / "policies.md"
+FIGURES_FOLDER = REPO / "docs" / "figures"
 
-HARDWARE = "a100-80gb-sxm"
 FOUR = ("static", "graph-paged", "kv-rm", "kv-rm-delta")
-AZURE_CONV = "azure2023/AzureLLMInferenceTrace_conv.csv"
-MOONCAKE = "mooncake/conversation_trace.jsonl"
-GIB = float(1 << 30)
-
-Block: TypeAlias = Callable[[Path], str]
 
 
 def azure2023_conv(out: Path) -> str:
@@ -140,56 +136,100 @@ def paged_attention(out: Path) -> str:
     return markdown(header, rows, words=2)
 
 
-#: By the name of their block in the README.
-BUILT_IN: dict[str, Block] = {"paged-attention": paged_attention}
-PUBLIC: dict[str, Block] = {"azure2023-conv": azure2023_conv, "parts": parts, "mooncake": mooncake}
-
-
-def latency(run: Mapping[str, Any], metric: str, scale: float, digits: int) -> str:
-    """p50 / p99; in parentheses when the run was overloaded, since they grow with the length of the trace."""
-    text = " / ".join(f"{run[metric][q] * scale:,.{digits}f}" for q in ("p50", "p99"))
-    return f"({text})" if run["overloaded"] else text
-
-
-def markdown(header: Sequence[str], rows: Sequence[Sequence[str]], words: int = 1) -> str:
-    """A Markdown table; the first `words` columns are left-aligned, the rest right."""
-    rule = ["---"] * words + ["---:"] * (len(header) - words)
-    return "\n".join("| " + " | ".join(line) + " |" for line in (header, rule, *rows))
-
-
-def draw(path: Path) -> None:
-    """The README's figure: bursts of chat at half the rate, which every policy survives in the end."""
+def draw_compare(out: Path) -> Figure:
+    """The README's first figure: bursts of chat at half the rate, which every policy survives in the end."""
+    del out  # the runs are seconds; nothing is kept
     trace = kvrm.open_trace("chat-burst").speedup(0.5)
-    figure = draw_comparison(kvrm.compare(trace, FOUR, hardware=HARDWARE).results)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with look():
-        figure.savefig(path, dpi=FIGURE_DPI, metadata={"Software": None})
+    return draw_comparison(kvrm.compare(trace, FOUR, hardware=HARDWARE).results)
+
+
+class Drawing(NamedTuple):
+    """A figure: what draws it (given the folder of the table of its name), its dots an inch, whether it needs traces.
+
+    Sharp at a page's width, and the file stays below 300 KB.
+    """
+
+    draw: Callable[[Path], Figure]
+    dpi: int
+    public: bool
+
+
+#: Tables by the name of their block; those of ``ELSEWHERE`` are in another page than the README.
+BUILT_IN: dict[str, Block] = {
+    "paged-attention": paged_attention,
+    "watermark": pager.watermark,
+    "filling": pager.filling,
+}
+PUBLIC: dict[str, Block] = {
+    "azure2023-conv": azure2023_conv,
+    "parts": parts,
+    "mooncake": mooncake,
+    "mooncake-sharing": pager.mooncake_sharing,
+    "mooncake-cache": pager.mooncake_cache,
+    "placement": pager.placement,
+}
+ELSEWHERE = {"watermark": POLICIES, "filling": POLICIES}
+#: Figures by the name of their file in docs/figures.
+FIGURES: dict[str, Drawing] = {
+    "compare": Drawing(draw_compare, 140, False),
+    "placement": Drawing(pager.draw_placement, 120, True),
+    "watermark": Drawing(pager.draw_watermark_sweep, 140, False),
+}
+
+
+def page_of(name: str) -> Path:
+    """The page that shows a table."""
+    return ELSEWHERE.get(name, README)
 
 
 def shown(name: str, text: str) -> re.Match[str]:
     """The block of this name in a page, its table as the only group. Raises LookupError when the page has none."""
     found = re.search(rf"(?<=<!-- reproduce {name} -->\n)(.*?)\n?(?=<!-- end -->)", text, re.DOTALL)
     if found is None:
-        raise LookupError(f"README.md has no block <!-- reproduce {name} --> to <!-- end -->")
+        raise LookupError(f"the page has no block <!-- reproduce {name} --> to <!-- end -->")
     return found
 
 
-def main() -> None:
+def remake_table(name: str, out: Path) -> None:
+    """Compute a table and put it into its page."""
+    table = (BUILT_IN | PUBLIC)[name](out)
+    sys.stdout.write(f"\n{name}, uncalibrated\n{table}\n")
+    sys.stdout.flush()
+    text = page_of(name).read_text(encoding="utf-8")
+    block = shown(name, text)
+    page_of(name).write_text(text[: block.start()] + table + "\n" + text[block.end() :], encoding="utf-8")
+
+
+def remake_figure(name: str, out: Path) -> None:
+    """Draw a figure into its file."""
+    drawing = FIGURES[name]
+    figure = drawing.draw(out)
+    FIGURES_FOLDER.mkdir(parents=True, exist_ok=True)
+    with look():
+        figure.savefig(FIGURES_FOLDER / f"{name}.png", dpi=drawing.dpi, metadata={"Software": None})
+
+
+def main(names: list[str]) -> None:
+    """Remake everything, or only the figures of these names and the tables that go with them."""
+    unknown = [name for name in names if name not in FIGURES]
+    if unknown:
+        sys.exit(f"FIGURE={unknown[0]}: there is no such figure; there are {', '.join(FIGURES)}")
     folder = next_free(REPO / "runs", "reproduce")
-    blocks = BUILT_IN | (PUBLIC if TRACES.is_dir() else {})
-    text = README.read_text(encoding="utf-8")
-    for name, block in blocks.items():
-        table = block(folder / name)
-        sys.stdout.write(f"\n{name}, uncalibrated\n{table}\n")
-        sys.stdout.flush()
-        block_shown = shown(name, text)
-        text = text[: block_shown.start()] + table + "\n" + text[block_shown.end() :]
-    README.write_text(text, encoding="utf-8")
-    draw(FIGURE)
-    sys.stdout.write(f"\n{README} and {FIGURE.relative_to(REPO)} are remade; the runs are in {folder}\n")
-    if len(blocks) < len(BUILT_IN | PUBLIC):
-        sys.exit(f"the public traces are not at {TRACES}: the tables of {', '.join(PUBLIC)} are as they were")
+    here = TRACES.is_dir()
+    tables = [name for name in BUILT_IN | PUBLIC if not names or name in names]
+    left_out = [name for name in tables if name in PUBLIC and not here]
+    for name in tables:
+        if name not in left_out:
+            remake_table(name, folder / name)
+    for name in names or list(FIGURES):
+        if here or not FIGURES[name].public:
+            remake_figure(name, folder / name)
+        elif name not in left_out:
+            left_out.append(name)
+    sys.stdout.write(f"\nremade in place; the runs are in {folder}\n")
+    if left_out:
+        sys.exit(f"the public traces are not at {TRACES}: {', '.join(left_out)} are as they were")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

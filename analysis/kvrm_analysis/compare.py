@@ -13,7 +13,7 @@ import pandas as pd
 
 from kvrm_analysis.ranking import RANKED, ranks, unranked_because
 from kvrm_analysis.runs import RunLike, labels, summaries
-from kvrm_analysis.table_rows import ABSENT, INTEGERS, SECTIONS, Row
+from kvrm_analysis.table_rows import ABSENT, INTEGERS, SECTIONS, Row, is_printed
 
 _LATENCIES = frozenset(metric for metric, _ in RANKED)
 
@@ -84,6 +84,8 @@ def _lines(found: Sequence[dict[str, Any]], names: Sequence[str]) -> Iterable[tu
     """(title, a cell a run), the names first; a section's name has no cells."""
     yield "", list(names)
     for section, rows in SECTIONS.items():
+        if not is_printed(section, found):
+            continue
         yield section, []
         for row in rows:
             yield f"  {row.title}", _cells(row, found)

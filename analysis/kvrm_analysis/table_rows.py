@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +28,7 @@ class Row:
         """The scaled number, or None."""
         found: Any = run
         for key in self.path:
-            found = found[key]
+            found = None if found is None else found[key]
         return None if found is None else found * self.scale
 
     def text(self, run: dict[str, Any]) -> str:
@@ -47,6 +48,9 @@ def _latency(metric: str, statistic: str, name: str, unit: str, scale: float, di
 def _gib(title: str, column: str, *path: str) -> Row:
     return Row(f"{title}, GiB", f"{column}_gib", path, 1 / GIB, 2)
 
+
+#: The section that is printed only where a run kept blocks for a hit.
+SHARING = "prefix sharing"
 
 SECTIONS: dict[str, tuple[Row, ...]] = {
     "served": (
@@ -84,6 +88,12 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
         Row("requests running, mean", "running_mean", ("running", "mean"), digits=1),
         Row("requests waiting, mean", "waiting_mean", ("waiting", "mean"), digits=1),
     ),
+    SHARING: (
+        Row("prompt tokens hit", "prefix_hit_tokens", ("prefix_hit_tokens",)),
+        _gib("cached, mean", "cached_kv_mean", "cached_kv_bytes", "mean"),
+        Row("blocks evicted", "evicted_blocks", ("evicted_blocks",)),
+        Row("tails copied", "copied_blocks", ("copied_blocks",)),
+    ),
     "movement": (
         Row("transfer groups a step", "groups_per_step_mean", ("transfer", "groups_per_step_mean"), digits=1),
         Row("blocks a group", "blocks_per_group_mean", ("transfer", "blocks_per_group_mean"), digits=1),
@@ -101,3 +111,10 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
     ),
 }
 INTEGERS = frozenset(row.column for rows in SECTIONS.values() for row in rows if row.scale == 1 and row.digits == 0)
+
+
+def is_printed(section: str, runs: Sequence[dict[str, Any]]) -> bool:
+    """Whether a section says anything about these runs."""
+    return section != SHARING or any(
+        run["prefix_hit_tokens"] or (run["cached_kv_bytes"] or {}).get("peak") for run in runs
+    )

@@ -190,7 +190,7 @@ class DeviceExecutor:
         after = self._committer.wire.slots + ECHO_WORDS
         chunks = []
         for planned in plan.chunks:
-            if planned.start == 0:  # admitted, perhaps again
+            if planned.admitted:  # perhaps again
                 self._admissions += 1
                 self._owners[planned.stage_row] = self._admissions
             if planned.row not in self.sequences:

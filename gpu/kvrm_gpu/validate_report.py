@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 def step_errors(runs: Sequence[Run], *, parts_known: bool) -> dict[str, Any]:
     """Of the median over the repeats of each step; beside it how far single repeats are from that median.
 
-    ``abs_errors`` float64 [steps] is for :func:`together`, which takes it out.
+    ``abs_errors`` float64 [steps] is for :func:`together`, which takes it out. ``step_times``: of each step, for figures.
     """
     measured = np.stack([run.measured_ns for run in runs])
     predicted = runs[0].predicted_ns
@@ -31,7 +31,15 @@ def step_errors(runs: Sequence[Run], *, parts_known: bool) -> dict[str, Any]:
     error = predicted.sum(axis=1) / whole - 1.0
     raw = predicted.sum(axis=1) / np.median([run.raw_ns for run in runs], axis=0) - 1.0
     mixed = np.array(runs[0].mixed)
+    low, high = np.percentile(singles, (10, 90), axis=0)
     return {
+        "step_times": {
+            "mixed": mixed.tolist(),
+            "p10_ns": np.rint(low).astype(np.int64).tolist(),
+            "p50_ns": np.rint(whole).astype(np.int64).tolist(),
+            "p90_ns": np.rint(high).astype(np.int64).tolist(),
+            "predicted_ns": predicted.sum(axis=1).tolist(),
+        },
         "step_time_median_abs_error": float(np.median(np.abs(error))),
         "step_time_p90_abs_error": float(np.percentile(np.abs(error), 90)),
         "step_time_median_error": float(np.median(error)),

@@ -56,6 +56,7 @@ def caveats(
     """Every caveat of a run, in a fixed order. ``run`` is its summary so far."""
     return [
         *_about_requests(run, trace),
+        *_about_sharing(scalars, config, trace),
         *_about_load(run, scalars, plan),
         *_about_cost(run, scalars, config),
         *(f"plan: {line}" for line in plan.warnings),
@@ -77,8 +78,32 @@ def _about_requests(run: Mapping[str, Any], trace: TraceInfo) -> Iterator[str]:
     if trace.rejected:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(trace.rejected.items()))
         yield f"trace_rows_refused: {reasons}"
-    if "prefix_hashes" in trace.columns:
-        yield "prefix_sharing: the trace has prefix hashes, and no policy here shares blocks; every hit is lost"
+
+
+def _about_sharing(scalars: Record, config: ReplicaConfig, trace: TraceInfo) -> Iterator[str]:
+    """What the trace and the policy have to say to each other, and whether a larger cache could help (case D17)."""
+    schedule, shares, hashes = (
+        config.policy.schedule,
+        config.policy.pager.prefix_sharing,
+        "prefix_hashes" in trace.columns,
+    )
+    if hashes and not shares:
+        yield "prefix_sharing: the trace has prefix hashes, and the policy does not share blocks; every hit is lost"
+    if shares and not hashes:
+        yield "prefix_sharing: the policy shares prompt blocks, and the trace has no prefix hashes; nothing is shared"
+    if shares and hashes:
+        found = "" if scalars.hit_tokens else "no prompt token was found cached, and "
+        if scalars.evicted_blocks:
+            yield (
+                f"prefix_cache: {found}{int(scalars.evicted_blocks):,} cached blocks were evicted; a larger pool might "
+                "keep hits that are lost here"
+            )
+        else:
+            yield f"prefix_cache: {found}no cached block was evicted; a larger pool could keep nothing more"
+    if "priority" not in trace.columns:
+        for key, chosen in (("order", schedule.order == "priority"), ("victim", schedule.victim == "lowest_priority")):
+            if chosen:
+                yield f"priority: schedule.{key} goes by priority, and the trace has none; all requests are equal"
 
 
 def _about_load(run: Mapping[str, Any], scalars: Record, plan: MemoryPlan) -> Iterator[str]:
@@ -87,11 +112,13 @@ def _about_load(run: Mapping[str, Any], scalars: Record, plan: MemoryPlan) -> It
             "overloaded: requests come faster than they are served; latencies depend on how long the trace is, and "
             "no latency ranking is given"
         )
-    peak = int(scalars.peak_allocated_blocks)
-    if peak < UNDERUSED_SHARE * plan.pool_blocks:
+    # Without an eviction nothing has left the cache. With one the pool was full, whoever held it.
+    peak = int(scalars.peak_allocated_blocks + scalars.peak_cached_blocks)
+    if peak < UNDERUSED_SHARE * plan.pool_blocks and not scalars.evicted_blocks:
+        held = "held or cached" if scalars.peak_cached_blocks else "held"
         yield (
             f"pool_underused: at most {peak:,} of {plan.pool_blocks:,} blocks ({peak / plan.pool_blocks:.0%}) are ever "
-            "held; policies that differ in memory cannot show it at this load"
+            f"{held}; policies that differ in memory cannot show it at this load"
         )
 
 

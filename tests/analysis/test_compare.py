@@ -36,6 +36,22 @@ def test_every_printed_row_is_a_column() -> None:
     assert set(columns) <= set(comparison_table(six_runs()).columns)
 
 
+def test_hits_are_printed_where_a_run_shares_and_are_columns_everywhere() -> None:
+    plain, sharing = made_up_run("kv-rm"), made_up_run("graph-paged")
+    kept = {"cached_kv_bytes": {"mean": 1 << 30, "peak": 1 << 31}, "prefix_hit_tokens": 0, "evicted_blocks": 0}
+    sharing.summary.update(kept, copied_blocks=0)
+    assert "prefix sharing" not in render_text([plain])
+    text = render_text([plain, sharing]).splitlines()
+    cached = next(line for line in text if line.strip().startswith("cached, mean, GiB"))
+    assert cached.split()[3:] == ["-", "1.00"]
+    table = comparison_table([plain, sharing])
+    assert pd.isna(table.loc["kv-rm", "prefix_hit_tokens"])
+    assert table.loc["graph-paged", "cached_kv_mean_gib"] == 1.0
+    # A trace with hashes and no policy that shares: zeros that say nothing.
+    sharing.summary["cached_kv_bytes"] = {"mean": 0.0, "peak": 0}
+    assert "prefix sharing" not in to_markdown([sharing])
+
+
 def test_the_lowest_is_marked_and_ranked() -> None:
     runs = six_runs()
     assert comparison_table(runs)["itl_p50_rank"].to_list() == [6, 5, 3, 1, 4, 2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -11,17 +12,18 @@ from tests import reproduce
 
 def assert_shown(name: str, out: Path) -> None:
     computed = (reproduce.BUILT_IN | reproduce.PUBLIC)[name](out / name)
-    readme = reproduce.README.read_text(encoding="utf-8")
-    assert reproduce.shown(name, readme)[1] == computed, "the README is out of date: `make reproduce`"
+    page = reproduce.page_of(name)
+    assert reproduce.shown(name, page.read_text(encoding="utf-8"))[1] == computed, f"{page}: `make reproduce`"
 
 
-def test_the_share_of_memory_that_holds_tokens(tmp_path: Path) -> None:
-    assert_shown("paged-attention", tmp_path)
+@pytest.mark.parametrize("name", reproduce.BUILT_IN)
+def test_the_tables_of_built_in_traces(tmp_path: Path, name: str) -> None:
+    assert_shown(name, tmp_path)
 
 
 @pytest.mark.real
 @pytest.mark.usefixtures("shared_traces")
-@pytest.mark.parametrize("name", ["azure2023-conv", "parts"])
+@pytest.mark.parametrize("name", ["azure2023-conv", "parts", "mooncake-sharing"])
 def test_the_tables_of_a_real_trace(tmp_path: Path, name: str) -> None:
     assert_shown(name, tmp_path)
 
@@ -29,14 +31,24 @@ def test_the_tables_of_a_real_trace(tmp_path: Path, name: str) -> None:
 @pytest.mark.real
 @pytest.mark.long
 @pytest.mark.usefixtures("shared_traces")
-def test_the_table_of_a_trace_beyond_one_device(tmp_path: Path) -> None:
-    assert_shown("mooncake", tmp_path)
+@pytest.mark.parametrize("name", ["mooncake", "mooncake-cache", "placement"])
+def test_the_larger_tables_of_a_real_trace(tmp_path: Path, name: str) -> None:
+    assert_shown(name, tmp_path)
 
 
-def test_every_block_of_the_readme_is_remade_and_there_is_a_figure() -> None:
-    text = reproduce.README.read_text(encoding="utf-8")
-    assert text.count("<!-- reproduce ") == text.count("<!-- end -->") == len(reproduce.BUILT_IN | reproduce.PUBLIC)
-    assert reproduce.FIGURE.relative_to(reproduce.REPO).as_posix() in text
-    assert reproduce.FIGURE.stat().st_size < 300_000
+def test_every_block_of_the_pages_is_remade_and_every_figure_is_shown() -> None:
+    pages = [reproduce.README, *sorted((reproduce.REPO / "docs").glob("*.md"))]
+    text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
+    names = re.findall(r"<!-- reproduce (\S+) -->", text)
+    assert sorted(names) == sorted(reproduce.BUILT_IN | reproduce.PUBLIC)
+    assert text.count("<!-- end -->") == len(names)
+    for name in reproduce.FIGURES:
+        assert f"figures/{name}.png)" in text
+        assert (reproduce.FIGURES_FOLDER / f"{name}.png").stat().st_size < 300_000
     with pytest.raises(LookupError, match="no block"):
         reproduce.shown("nothing", text)
+
+
+def test_a_figure_that_does_not_exist_is_refused_before_any_work() -> None:
+    with pytest.raises(SystemExit, match="FIGURE=placment: there is no such figure; there are compare, placement"):
+        reproduce.main(["placment"])

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as hs
 
-from kvrm_sim import pool
+from kvrm_sim import pager, pool
 from kvrm_sim import state as st
 from kvrm_sim.bittree import new_tree
 
@@ -20,10 +20,11 @@ pytestmark = pytest.mark.core
 class Pool:
     """The arrays of one pool, and the kernels over them."""
 
-    def __init__(self, placement: int, total: int) -> None:
+    def __init__(self, placement: int, total: int, extent_blocks: int = 0) -> None:
         self.total = total
         self.params, self.scalars = np.zeros(1, st.PARAMS), np.zeros(1, st.SCALARS)
         self.params["placement"], self.params["pool_blocks"] = placement, total
+        self.params["extent_blocks"] = extent_blocks
         self.blocks, self.tree = np.zeros(total + 2, st.BLOCKS), new_tree(total + 2)
         pool.open_pool(self.params[0], self.scalars[0], self.blocks, self.tree)
 
@@ -134,6 +135,80 @@ def test_lowest_gives_the_lowest_free_id(data: hs.DataObject) -> None:
 
 
 @given(data=hs.data())
+def test_fifo_is_a_queue(data: hs.DataObject) -> None:
+    total = data.draw(hs.integers(1, 40))
+    p, queue, held = Pool(pool.FIFO, total), list(range(1, total + 1)), []
+    for releases in data.draw(hs.lists(hs.booleans(), max_size=120)):
+        if releases and held:
+            block = held.pop(data.draw(hs.integers(0, len(held) - 1)))
+            p.release(block)
+            queue.append(block)
+        elif queue:
+            expected = queue.pop(0)
+            assert p.take() == expected
+            held.append(expected)
+        assert p.free + len(held) == total
+        assert p.free_ids() == set(queue)
+
+
+class ExtentModel:
+    """`extent` by its page: the free ids, and the wholly free extents, most recent first."""
+
+    def __init__(self, total: int, size: int) -> None:
+        self.extents = [range(first, min(first + size, total + 1)) for first in range(1, total + 1, size)]
+        self.free = set(range(1, total + 1))
+        self.whole = list(self.extents)
+
+    def of(self, block: int) -> range:
+        return next(extent for extent in self.extents if block in extent)
+
+    def take(self, last: int) -> int:
+        """The next block of a request whose last one is `last` (0: none)."""
+        if last and last + 1 in self.free and last + 1 in self.of(last):
+            block = last + 1
+        elif self.whole:
+            block = self.whole[0][0]
+        else:
+            block = min(self.free)
+        self.free.discard(block)
+        self.whole = [extent for extent in self.whole if block not in extent]
+        return block
+
+    def release(self, block: int) -> None:
+        self.free.add(block)
+        if self.free.issuperset(self.of(block)):
+            self.whole.insert(0, self.of(block))
+
+
+@given(data=hs.data())
+def test_extents_are_filled_by_who_has_them_then_opened_whole_then_taken_lowest_first(data: hs.DataObject) -> None:
+    total, size = data.draw(hs.integers(1, 50)), data.draw(hs.integers(1, 9))
+    p, model, requests = Pool(pool.EXTENT, total, size), ExtentModel(total, size), list[list[int]]()
+    for _ in range(data.draw(hs.integers(1, 60))):
+        action = data.draw(hs.sampled_from(("new", "grow", "grow", "end")))
+        if action == "new" or not requests:
+            requests.append([])
+        blocks = requests[data.draw(hs.integers(0, len(requests) - 1))]
+        if action == "end":
+            for block in reversed(blocks):
+                p.release(block)
+                model.release(block)
+            requests.remove(blocks)
+        else:
+            for _ in range(min(data.draw(hs.integers(1, 12)), p.free)):
+                last = blocks[-1] if blocks else 0
+                blocks.append(p.take(last))
+                assert blocks[-1] == model.take(last)
+        assert p.free_ids() == model.free
+        assert p.free == len(model.free)
+    for block in [block for blocks in requests for block in blocks]:
+        p.release(block)
+        model.release(block)
+    assert p.free == total
+    assert p.take() == model.take(0), "the extent that became whole last"
+
+
+@given(data=hs.data())
 def test_contiguous_takes_best_fit_and_keeps_extents_maximal(data: hs.DataObject) -> None:
     p = Pool(pool.CONTIGUOUS, data.draw(hs.integers(1, 60)))
 
@@ -179,8 +254,8 @@ def listed_order(p: Pool, order: int) -> list[int]:
 
 @pytest.mark.parametrize(
     ("placement", "expected"),
-    [(pool.LIFO, [2, 1, 4]), (pool.LOWEST, [1, 2, 4]), (pool.BUDDY, [4, 1, 2])],
-    ids=["lifo", "lowest", "buddy"],
+    [(pool.LIFO, [2, 1, 4]), (pool.FIFO, [4, 5, 6]), (pool.LOWEST, [1, 2, 4]), (pool.BUDDY, [4, 1, 2])],
+    ids=["lifo", "fifo", "lowest", "buddy"],
 )
 def test_what_is_given_after_one_then_two_came_back(placement: int, expected: list[int]) -> None:
     p = Pool(placement, 8)
@@ -212,6 +287,45 @@ def test_a_buddy_pool_of_any_size_is_cut_from_zero_upwards() -> None:
     assert p.take_run(3) == 1, "the lower half of the largest"
     assert listed_order(p, 2) == [5]
     assert p.free == 13 - 8
+
+
+def test_an_extent_is_a_preference_of_its_first_owner_and_no_promise() -> None:
+    p = Pool(pool.EXTENT, 10, extent_blocks=4)
+    assert [p.take(), p.take(1)] == [1, 2]
+    assert [p.take(), p.take(5)] == [5, 6], "another request opens the next extent"
+    assert p.take() == 9, "the last extent is shorter, and whole all the same"
+    assert p.take() == 3, "none is whole: the lowest free id, in the extent of the first"
+    assert p.take(2) == 4, "the first request finds its next block taken"
+    p.release(5)
+    p.release(6)
+    p.release(9)
+    assert p.take() == 9, "the extent that became whole last"
+    assert p.take(8) == 5, "8 ends its extent, whatever is free behind it"
+
+
+@given(data=hs.data())
+def test_a_sorted_release_gives_the_blocks_out_again_in_ascending_order(data: hs.DataObject) -> None:
+    placement = data.draw(hs.sampled_from((pool.LIFO, pool.FIFO)))
+    total = data.draw(hs.integers(1, 40))
+    held = data.draw(hs.permutations(range(1, total + 1)))[: data.draw(hs.integers(1, total))]
+    params, scalars, rows = np.zeros(1, st.PARAMS), np.zeros(1, st.SCALARS), np.zeros(1, st.ROWS)
+    params["reserve"], params["placement"], params["pool_blocks"] = pager.PAGED, placement, total
+    params["release_order"] = pager.RELEASE_SORTED
+    blocks, tree, table = np.zeros(total + 2, st.BLOCKS), new_tree(total + 2), np.array([held], np.int64)
+    scalars["reserved_blocks"] = rows["blocks"] = len(held)
+    # All blocks but the held ones are free, and lie where the placement would give them out first.
+    p, s = params[0], scalars[0]
+    others = [block for block in range(1, total + 1) if block not in held]
+    blocks["free"][others] = 1
+    blocks["stack"][: len(others)] = others
+    s.free_blocks = len(others)
+    pager.release_row(p, s, rows, blocks, tree, table, 0, len(held))
+    assert (s.free_blocks, s.reserved_blocks, s.blocks_freed) == (total, 0, len(held))
+    given_out = [int(pool.take_block(p, s, blocks, tree, 0)) for _ in range(total)]
+    if placement == pool.LIFO:
+        assert given_out == sorted(held) + others[::-1]
+    else:
+        assert given_out == others + sorted(held)
 
 
 def test_the_order_of_a_count() -> None:

@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvrm_traces import TraceError, open_trace
+from kvrm_traces.cleaning import LONGEST_NS
+from kvrm_traces.schema import MOST_PRIORITY
 from tests.traces.rows import arrivals_s, column, csv_of, rows_of, written
 
 
@@ -264,3 +266,23 @@ def test_every_row_is_a_request_or_a_counted_reject(
         (count(row[1]), count(row[2])) for row in kept
     ]
     assert trace.info.rows + sum(trace.info.rejected.values()) == len(rows)
+
+
+def test_a_priority_is_a_level_from_0_on_and_blank_where_none_is_given(tmp_path: Path) -> None:
+    levels = ("3", "", "0", "-1", "1.5", "1000001")
+    text = "\n".join(
+        ["arrival_ms,prompt_tokens,output_tokens,level", *(f"{at},1,1,{level}" for at, level in enumerate(levels))]
+    )
+    trace = open_trace(written(tmp_path, text), columns={"priority": "level"})
+    assert [row["priority"] for row in rows_of(trace)] == [3, None, 0]
+    assert trace.info.rejected == {
+        "priority above 1000000": 1,
+        "priority below 0": 1,
+        "priority not a whole number": 1,
+    }
+    assert "row 4: priority below 0: '-1'; expected a whole number from 0 to 1000000" in trace.info.rejected_examples
+
+
+def test_the_longest_aging_of_the_highest_level_is_still_a_number_of_nanoseconds() -> None:
+    """A score is level x aging + arrival, int64 (docs/semantics.md section 3); aging is at most an hour a level."""
+    assert MOST_PRIORITY * 3600 * 10**9 + LONGEST_NS < 2**63

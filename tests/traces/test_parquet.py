@@ -21,6 +21,9 @@ from tests.traces.rows import csv_of, rows_of, written
 LINE = {"chat_id": 1, "parent_chat_id": -1, "timestamp": 0.5, "input_length": 40, "output_length": 3, "turn": 2}
 
 
+LEVELS = "arrival_ms,prompt_tokens,output_tokens,priority\n0,1,1,3\n1,2,2,\n2,3,3,0\n"
+
+
 def without_origin(info: TraceInfo) -> TraceInfo:
     """What a conversion does not change."""
     return dataclasses.replace(info, source="", sha256="", notes=(), name="")
@@ -38,6 +41,19 @@ def test_a_round_trip_is_identical_in_rows_types_and_info(tmp_path: Path) -> Non
     assert again.info.name == "chat"
     assert again.info.rejected
     assert again.info.notes[0] == f"chat.parquet: a converted trace, from {tmp_path / 'chat.jsonl'}"
+
+
+def test_priorities_survive_a_conversion_and_are_held_to_their_bounds(tmp_path: Path) -> None:
+    path = tmp_path / "levels.parquet"
+    trace = open_trace(written(tmp_path, LEVELS, "levels.csv"))
+    trace.to_parquet(path)
+    again = open_trace(path)
+    assert again.info.columns == ("arrival_ns", "prompt_tokens", "output_tokens", "priority")
+    assert [row["priority"] for row in rows_of(again)] == [3, None, 0]
+    table = pa.Table.from_batches(list(trace.batches()))
+    rewritten(path, table.set_column(3, SCHEMA.field("priority"), pa.array([0, None, -1], pa.int64())))
+    with pytest.raises(TraceError, match="priority is below 0 or above 1000000 in a converted trace"):
+        rows_of(open_trace(path))
 
 
 @given(

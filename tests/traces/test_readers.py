@@ -173,6 +173,7 @@ def test_vidur_with_arrivals_is_in_seconds_and_refuses_stated_ones(tmp_path: Pat
 def test_generic_jsonl_reads_every_optional_column(tmp_path: Path) -> None:
     fields = {
         "declared_max_tokens": 64,
+        "priority": 2,
         "session_id": "a",
         "turn": 0,
         "parent": "z",

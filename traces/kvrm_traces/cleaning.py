@@ -22,7 +22,7 @@ from kvrm_traces.numbers import as_text, whole_numbers
 from kvrm_traces.readers.layout import Layout
 from kvrm_traces.readers.piece import Piece
 from kvrm_traces.rejects import Rejects
-from kvrm_traces.schema import SCHEMA, schema_of
+from kvrm_traces.schema import LEAST, MOST, SCHEMA, schema_of
 from kvrm_traces.stream import Stream
 
 MissingTimestamp = Literal["refuse", "zero"]
@@ -61,11 +61,7 @@ class Cleaner:
         if piece.numbers.size == 0:
             return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in self.schema], schema=self.schema)
         sieve = _Sieve(piece, self._rejects)
-        counts = {
-            name: self._counts(sieve, name)
-            for name in ("prompt_tokens", "output_tokens", "declared_max_tokens", "turn")
-            if name in piece.columns
-        }
+        counts = {name: self._counts(sieve, name) for name in LEAST if name in piece.columns}
         arrival_ns = self._arrivals(sieve)
         lists, blocks = self._hash_lists(sieve, counts["prompt_tokens"])
         good = pa.array(sieve.good)
@@ -85,13 +81,14 @@ class Cleaner:
     def _counts(self, sieve: _Sieve, name: str) -> pa.Array:
         """A column of counts; blank is null where the canonical column allows it."""
         found, codes = whole_numbers(sieve.piece.columns[name])
-        least = 0 if name == "turn" else 1
+        least, most = LEAST[name], MOST.get(name, numbers.LARGEST)
         optional = SCHEMA.field(name).nullable
-        right = f"a whole number from {least} to {numbers.LARGEST}"
+        right = f"a whole number from {least} to {most}"
         for code, reason in numbers.REASONS.items():
             if not (optional and code == numbers.MISSING):
                 sieve.reject(codes == code, name, f"{name} {reason}", right)
         sieve.reject((codes == numbers.OK) & (found < least), name, f"{name} below {least}", right)
+        sieve.reject((codes == numbers.OK) & (found > most), name, f"{name} above {most}", right)
         return pa.array(found, mask=(codes == numbers.MISSING) if optional else None)
 
     def _arrivals(self, sieve: _Sieve) -> npt.NDArray[np.int64]:

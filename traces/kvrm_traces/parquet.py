@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from kvrm_traces.arrow import int64_values
 from kvrm_traces.errors import TraceError
-from kvrm_traces.schema import METADATA_KEY, SCHEMA, TraceInfo, schema_of
+from kvrm_traces.schema import METADATA_KEY, MOST_PRIORITY, SCHEMA, TraceInfo, schema_of
 
 ROW_GROUP_ROWS = 1 << 17
 
@@ -95,6 +95,12 @@ class ParquetStore:
                 column = batch.column(name)
                 if column.null_count or pc.min(column).as_py() < 1:
                     raise TraceError(f"{self._path}: {name} is blank or below 1 in a converted trace; convert it again")
+        if "priority" in batch.schema.names:
+            levels = pc.min_max(batch.column("priority")).as_py()
+            if levels["min"] is not None and not 0 <= levels["min"] <= levels["max"] <= MOST_PRIORITY:
+                raise TraceError(
+                    f"{self._path}: priority is below 0 or above {MOST_PRIORITY} in a converted trace; convert it again"
+                )
         if "arrival_ns" not in batch.schema.names:
             return last_ns
         column = batch.column("arrival_ns")

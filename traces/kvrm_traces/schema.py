@@ -20,6 +20,7 @@ SCHEMA = pa.schema(
         pa.field("prompt_tokens", pa.int64(), nullable=False),  # >= 1
         pa.field("output_tokens", pa.int64(), nullable=False),  # >= 1
         pa.field("declared_max_tokens", pa.int64()),  # the client's cap on output tokens; null: none declared
+        pa.field("priority", pa.int64()),  # 0 to MOST_PRIORITY, lower is more urgent; null: 0
         pa.field("session_id", pa.string()),
         pa.field("turn", pa.int64()),
         pa.field("parent", pa.string()),  # the session_id that this request continues
@@ -31,6 +32,13 @@ SCHEMA = pa.schema(
 
 REQUIRED = ("arrival_ns", "prompt_tokens", "output_tokens")
 OPTIONAL = tuple(name for name in SCHEMA.names if name not in REQUIRED)
+
+#: A level above it is rejected: a level times the longest aging of a policy, an hour, has to fit int64 nanoseconds.
+MOST_PRIORITY = 1_000_000
+
+#: Least value of each column of counts, and the greatest where it is not that of every count (numbers.py).
+LEAST = {"prompt_tokens": 1, "output_tokens": 1, "declared_max_tokens": 1, "priority": 0, "turn": 0}
+MOST = {"priority": MOST_PRIORITY}
 
 #: Key of the Parquet metadata under which the TraceInfo of a converted trace is kept, as JSON.
 METADATA_KEY = b"kvrm.trace"
