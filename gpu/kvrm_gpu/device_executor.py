@@ -37,6 +37,7 @@ from kvrm_sim.cost import GRAPH
 from kvrm_sim.errors import ConfigError
 from kvrm_sim.executor import StepPlan, StepTiming
 from kvrm_sim.memory import MemoryPlan, table_width_blocks
+from kvrm_sim.policy import Policy
 from kvrm_sim.shapes import most_tokens_in_a_step
 
 PATCH_CAPACITY = 4096
@@ -56,6 +57,24 @@ class _Flight:
     host_ns: int = 0
     commit_ns: int = 0
     submit_ns: int = 0
+
+
+def _refuse(policy: Policy) -> None:
+    """Raise ConfigError for what the simulator knows and the device does not execute."""
+    if policy.schedule.prefill == "none":
+        raise ConfigError("schedule.prefill = 'none': the device computes every prompt", "schedule.prefill", "none")
+    if policy.pager.prefix_sharing:
+        raise ConfigError(
+            "pager.prefix_sharing = true: the device does not share blocks yet, its prompts are drawn apart",
+            "pager.prefix_sharing",
+            True,
+        )
+    if policy.far_history is not None:
+        raise ConfigError(
+            "far_history: the device writes no summaries yet, it executes exact attention only",
+            "far_history.window_tokens",
+            policy.far_history.window_tokens,
+        )
 
 
 class DeviceExecutor:
@@ -78,8 +97,7 @@ class DeviceExecutor:
         ranges: bool = False,
     ) -> None:
         policy = config.policy
-        if policy.schedule.prefill == "none":
-            raise ConfigError("schedule.prefill = 'none': the device computes every prompt", "schedule.prefill", "none")
+        _refuse(policy)
         self.backend = backend = with_named_kernels(backend) if ranges else backend
         self.clock_name = "thread_cpu_time" if isinstance(backend, LiveCpuBackend) else "wall"
         self._clock = CLOCKS[self.clock_name]

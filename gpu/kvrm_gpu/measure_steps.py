@@ -97,11 +97,8 @@ def arrivals_of(scale: Scale) -> st.Records:
     for cell, (count, prompt) in enumerate(cells_of(scale)):
         for at in range(count):
             output = OUTPUT_TOKENS + at % 3
-            found.append((len(found), cell * _APART_NS, min(prompt, scale.limit_tokens - output), output, st.NONE))
-    records = np.zeros(len(found), st.ARRIVALS)
-    for at, values in enumerate(found):
-        records[at] = values
-    return records
+            found.append((cell * _APART_NS, min(prompt, scale.limit_tokens - output), output))
+    return st.arrivals(np.array(found, np.int64))
 
 
 class StepMeasurement:

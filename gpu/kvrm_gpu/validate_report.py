@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 def step_errors(runs: Sequence[Run], *, parts_known: bool) -> dict[str, Any]:
     """Of the median over the repeats of each step; beside it how far single repeats are from that median.
 
-    ``abs_errors`` float64 [steps] is for :func:`together`, which takes it out. ``step_times``: of each step, for figures.
+    ``abs_errors`` float64 [steps] is for :func:`together`, which takes it out. ``step_times`` is for figures.
     """
     measured = np.stack([run.measured_ns for run in runs])
     predicted = runs[0].predicted_ns

@@ -177,6 +177,17 @@ ARRIVALS = _record(
     "row", "arrival_ns", "prompt_tokens", "output_tokens", "declared_max_tokens", "priority", "ids_at", "num_ids"
 )
 
+
+
+def arrivals(columns: Ints) -> Records:
+    """ARRIVALS of int64 [n, 3] = (arrival_ns, prompt_tokens, output_tokens): rows counted from 0, nothing declared."""
+    records = np.zeros(len(columns), ARRIVALS)
+    records["row"] = np.arange(len(columns))
+    records["arrival_ns"], records["prompt_tokens"], records["output_tokens"] = np.asarray(columns).T
+    records["declared_max_tokens"] = NONE
+    return records
+
+
 #: One planned step: the integers of docs/semantics.md section 6, its times (busy and exposed), and section 7.
 STEP = _record(
     "start_ns", "end_ns", "decode_rows", "prefill_rows", "prefill_tokens", "prefill_read_tokens", "prefill_pairs",

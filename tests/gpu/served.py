@@ -60,10 +60,7 @@ def replica_of(config: ReplicaConfig, rows: int = len(REQUESTS)) -> tuple[Replic
     plan = plan_memory(config)
     sinks = Sinks(requests=lambda _: None, windows=lambda _: None, pool=lambda _records, _classes: None)
     replica = Replica(parameters_of(config, plan, span_ns=None), sinks)
-    records = np.zeros(rows, st.ARRIVALS)
-    for row, (arrival, prompt, output) in enumerate(REQUESTS[:rows]):
-        records[row] = (row, arrival, prompt, output, st.NONE)
-    replica.supply(records, known_until_ns=st.NEVER)
+    replica.supply(st.arrivals(np.array(REQUESTS[:rows])), known_until_ns=st.NEVER)
     return replica, plan
 
 

@@ -43,7 +43,7 @@ def histories(draw: strategies.DrawFn) -> list[tuple[int, list[int]]]:
 def plan(rows: list[tuple[int, list[int]]], merge: int) -> tuple[np.ndarray, np.ndarray]:
     """(groups, table) of a full gather of these rows, each in the stage row of its place in the list."""
     params, scalars = np.zeros(1, st.PARAMS), np.zeros(1, st.SCALARS)
-    params["block_size"], params["table_width"] = BLOCK_SIZE, WIDTH
+    params["block_size"], params["table_width"], params["stage_width"] = BLOCK_SIZE, WIDTH, WIDTH
     params["staging"], params["merge"] = FULL, merge
     records = np.zeros(max(1, len(rows)), st.ROWS)
     table = np.zeros((max(1, len(rows)), WIDTH), np.int64)

@@ -113,10 +113,7 @@ def test_a_wrong_token_of_the_device_is_counted(monkeypatch: pytest.MonkeyPatch)
 
 
 def arrivals(*requests: tuple[int, int]) -> st.Records:
-    records = np.zeros(len(requests), st.ARRIVALS)
-    for row, (prompt, output) in enumerate(requests):
-        records[row] = (row, 0, prompt, output, st.NONE)
-    return records
+    return st.arrivals(np.array([(0, prompt, output) for prompt, output in requests]))
 
 
 def test_tokens_are_compared_with_a_plain_forward() -> None:
