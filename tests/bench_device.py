@@ -61,11 +61,9 @@ def decoding_replica(width: int) -> Any:
     )
     sinks = Sinks(requests=lambda _: None, windows=lambda _: None, pool=lambda _records, _classes: None)
     replica = Replica(parameters_of(config, plan_memory(config), span_ns=None), sinks)
-    records = np.zeros(SLOTS, st.ARRIVALS)
-    for row in range(SLOTS):  # prompts end at every place of a block: each step some rows take one
-        prompt = limit - output - row % BLOCK_SIZE
-        records[row] = (row, 0, prompt, output, st.NONE)
-    replica.supply(records, known_until_ns=st.NEVER)
+    # Prompts end at every place of a block: each step some rows take one.
+    requests = [(0, limit - output - row % BLOCK_SIZE, output) for row in range(SLOTS)]
+    replica.supply(st.arrivals(np.array(requests)), known_until_ns=st.NEVER)
     return replica
 
 
@@ -97,7 +95,15 @@ def step_times(width: int) -> Spent:
     descriptor = CommitDescriptor.for_parameters(replica.parameters.record)
     owners, tokens = np.arange(1, SLOTS + 1), np.full(SLOTS, 7, np.int64)
     spent, clock = Spent(), time.thread_time
-    state = (replica.parameters.record, replica.scalars, replica.steps, replica.rows, replica.blocks, replica.table)
+    state = (
+        replica.parameters.record,
+        replica.scalars,
+        replica.steps,
+        replica.rows,
+        replica.blocks,
+        replica.keys,
+        replica.table,
+    )
     for delta in (False, True):  # the first whole one brings the tables; the first of each kind compiles
         for repeat in range(REPEATS + 1):
             marks = np.zeros(3)

@@ -37,12 +37,14 @@ def inspect_step(
     active: Ints,
     stage_rows: Ints,
     groups: Ints,
-    filled: Ints,
+    written: Ints,
     planned: bool,
     check: bool,
 ) -> tuple[int, int]:
     """Check the invariants of the state if asked to, then describe the step in flight (`planned`), every entry of it.
 
+    ``written`` int64 [slots, 3] says what a slot's table holds: entries, the admission of its row (counted from 1), how
+    often that row had dropped a block. Of a row that is described again only what it has taken since is written.
     Returns (the broken invariant or OK, number of groups).
     """
     p = params[0]
@@ -53,9 +55,6 @@ def inspect_step(
             return broken, 0
     if not planned:
         return OK, 0
-    for slot in range(p.slots):
-        tables[slot, : filled[slot]] = 0
-        filled[slot] = 0
     slot_mapping[:] = 0
     lengths[:] = 0
     positions[:] = 0
@@ -68,13 +67,19 @@ def inspect_step(
         if r.decoding:
             slot = r.slot
             computed = row_computed(s, rows, row)
+            if written[slot, 1] != r.order + 1 or written[slot, 2] != r.dropped:
+                tables[slot, : written[slot, 0]] = 0
+                written[slot, 0] = 0
+                written[slot, 1] = r.order + 1
+                written[slot, 2] = r.dropped
             if p.reserve == PAGED:
-                filled[slot] = held_blocks(p, rows, row, computed + 1)
-                for logical in range(filled[slot]):
+                entries = held_blocks(p, rows, row, computed + 1)
+                for logical in range(written[slot, 0], entries):
                     tables[slot, logical] = table[row, logical]
+                written[slot, 0] = entries
                 block = table[row, computed // p.block_size - r.dropped]
             else:
-                filled[slot] = 1
+                written[slot, 0] = 1
                 tables[slot, 0] = r.run_start
                 block = r.run_start + computed // p.block_size
             slot_mapping[slot] = block * p.block_size + computed % p.block_size
@@ -83,6 +88,10 @@ def inspect_step(
             active[slot] = 1
             stage_rows[slot] = row
         row = r.next
+    for slot in range(p.slots):
+        if active[slot] == 0 and written[slot, 0] > 0:
+            tables[slot, : written[slot, 0]] = 0
+            written[slot, :] = 0
     if p.read != READ_STAGED or steps[0].prefill_rows > 0:
         return OK, 0
     return OK, plan_groups(p, s, rows, table, groups)
@@ -106,12 +115,13 @@ class CommitDescriptor:
     stage_rows: NDArray[np.int64]
     groups: NDArray[np.int64]
     num_groups: int = 0
-    #: Entries of each row of block_tables that the last fill wrote, for the next one to reset.
-    _filled: NDArray[np.int64] = field(init=False, repr=False)
+    #: What each row of block_tables holds (inspect_step).
+    _written: NDArray[np.int64] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         slots, width = self.block_tables.shape
-        self._filled = np.full(slots, width, np.int64)
+        self._written = np.zeros((slots, 3), np.int64)
+        self._written[:, 0] = width
 
     @classmethod
     def for_parameters(cls, params: Records) -> CommitDescriptor:
@@ -157,7 +167,7 @@ class CommitDescriptor:
             self.active,
             self.stage_rows,
             self.groups,
-            self._filled,
+            self._written,
             planned,
             check,
         )

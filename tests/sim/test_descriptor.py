@@ -10,10 +10,12 @@ import pytest
 
 from kvrm_sim import state as st
 from kvrm_sim.descriptor import CommitDescriptor
+from kvrm_sim.errors import InputError
 from kvrm_sim.replica import Replica
-from tests.sim.core_runs import arrival_records, new_run, parameters_for
+from tests.sim.core_runs import arrival_ids, arrival_records, new_run, parameters_for, random_costs
 from tests.sim.reference_records import ReferenceConfig
 from tests.sim.small_replays import Row, S, constant, contiguous, paged, requests
+from tests.sim.strategies import random_case
 
 pytestmark = pytest.mark.core
 
@@ -184,3 +186,24 @@ def test_shapes_do_not_depend_on_what_runs() -> None:
         d = described(decided(SMALL, steps, (0, 5, 3), (0, 4, 3)))
         shapes.add(tuple(np.shape(getattr(d, name)) for name in CommitDescriptor.__slots__ if name != "num_groups"))
     assert len(shapes) == 1
+
+
+@pytest.mark.parametrize("far_history", [False, True])
+def test_describing_what_changed_gives_what_describing_everything_gives(far_history: bool) -> None:
+    """Rows that grow, leave, move to another slot, come back or drop blocks: nothing of an earlier step is left."""
+    moved = 0
+    for seed in range(70_000, 70_020):
+        case = random_case(seed, far_history=far_history)
+        run = new_run(parameters_for(case.config, random_costs(seed)))
+        run.replica.supply(arrival_records(case.arrivals), known_until_ns=st.NEVER, ids=arrival_ids(case.arrivals))
+        kept = CommitDescriptor.for_parameters(run.replica.parameters.record)
+        try:
+            while run.replica.advance(st.NEVER, max_steps=1 << 30, flags=st.STOP_AT_DECISIONS) == st.DECIDED:
+                assert fill(kept, run.replica) is None
+                fresh = described(run.replica)
+                moved += int(run.replica.steps[0].row_moves)
+                for name in ("block_tables", "slot_mapping", "lengths", "positions", "active", "stage_rows"):
+                    assert np.array_equal(getattr(kept, name), getattr(fresh, name)), f"case {seed}: {name}"
+        except InputError:
+            continue  # `over_limit = error`
+    assert moved > 0
