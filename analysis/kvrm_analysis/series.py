@@ -94,11 +94,18 @@ def worst_ttft_s(requests: pa.Table, grid: Grid) -> Floats:
 
 
 def mean_per_bin(steps: pa.Table, grid: Grid, column: str) -> Floats:
-    """Mean of a column (memory, waiting requests) over the records of each bin; 0 where nothing ran."""
+    """Mean of a column (memory, waiting requests) over the records of each bin; 0 where nothing ran.
+
+    Of a cluster the sum of each replica's mean.
+    """
     at = grid.bin_of(integers(steps, "end_ns"))
-    total = np.bincount(at, numbers(steps, column), minlength=grid.count)
-    records = np.bincount(at, minlength=grid.count)
-    return np.divide(total, records, out=np.zeros(grid.count), where=records > 0)
+    if "replica" in steps.column_names:
+        at = at + grid.count * integers(steps, "replica")
+    cells = grid.count * (int(at.max(initial=0)) // grid.count + 1)
+    total = np.bincount(at, numbers(steps, column), minlength=cells)
+    records = np.bincount(at, minlength=cells)
+    means = np.divide(total, records, out=np.zeros(cells), where=records > 0)
+    return np.asarray(means.reshape(-1, grid.count).sum(axis=0), np.float64)
 
 
 def arrivals_per_bin(run: RunLike, grid: Grid) -> Floats:

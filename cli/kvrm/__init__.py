@@ -4,11 +4,22 @@ import kvrm
 kvrm.compare("azure-conv-like", policies=["static", "kv-rm"]).to_pandas()
 """
 
-from kvrm.api import ReplicaOptions, catalogue, compare, convert_trace, inspect_trace, open_trace, plan, replay
+from kvrm.api import (
+    ClusterOptions,
+    ReplicaOptions,
+    catalogue,
+    compare,
+    convert_trace,
+    inspect_trace,
+    open_trace,
+    plan,
+    replay,
+)
 from kvrm.device import Validation, calibrate, calibrate_from_steps, validate
 from kvrm.results import Comparison, Replay
 
 __all__ = [
+    "ClusterOptions",
     "Comparison",
     "Replay",
     "ReplicaOptions",

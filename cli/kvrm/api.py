@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack
 
+from kvrm.clusters import DEFAULT_ROUTER, check_cluster, split_options
 from kvrm.folders import refuse_source, staged
 from kvrm.results import Comparison, Replay
 
@@ -37,7 +38,18 @@ DEFAULT_POLICIES = ("static", "bucketed", "dynamic", "graph-paged", "kv-rm", "kv
 #: Half of what int64 nanoseconds hold; traces end before it too.
 LONGEST_RUN_S = 4.6e9
 
-KINDS = ("policies", "models", "hardware", "traces")
+KINDS = ("policies", "models", "hardware", "traces", "routers")
+
+
+class ClusterOptions(TypedDict, total=False):
+    """Several equal replicas behind a router, instead of one. Without ``cluster`` the others are refused."""
+
+    #: How many replicas serve the whole trace.
+    cluster: int | None
+    #: A name of ``catalogue("routers")``; default round-robin.
+    router: str | None
+    #: Of router ``prefix-aware``: blocks held that weigh as much as one block to be prefilled. Default 1.
+    prefix_weight: float | None
 
 
 class ReplicaOptions(TypedDict, total=False):
@@ -62,6 +74,10 @@ class ReplicaOptions(TypedDict, total=False):
     prefill: Literal["none", "chunked", "separate"]
     #: Dotted policy keys to replace, e.g. ``{"pager.block_size_tokens": 32}``.
     overrides: Mapping[str, Any]
+
+
+class RunOptions(ReplicaOptions, ClusterOptions, total=False):
+    """What serves the trace."""
 
 
 def open_trace(
@@ -120,8 +136,8 @@ def convert_trace(trace: str | Path | Trace, out: str | Path, *, force: bool = F
     return target
 
 
-def catalogue(kind: Literal["policies", "models", "hardware", "traces"]) -> dict[str, str]:
-    """The names that can be given for a policy, a model, a device or a trace, each with what it is."""
+def catalogue(kind: Literal["policies", "models", "hardware", "traces", "routers"]) -> dict[str, str]:
+    """The names that can be given for a policy, a model, a device, a trace or a router, each with what it is."""
     from kvrm.presets import described
 
     return described(kind)
@@ -148,9 +164,9 @@ def replay(
     stop_at_s: float | None = None,
     progress: Progress | None = None,
     keep: bool = True,
-    **replica: Unpack[ReplicaOptions],
+    **options: Unpack[RunOptions],
 ) -> Replay:
-    """Replay a trace under one policy.
+    """Replay a trace under one policy, on one replica or (``cluster=N``) on N behind a router.
 
     ``trace`` is a file, the name of a built-in trace, or an opened trace. With ``out`` the run's folder
     (docs/metrics.md) is written there; an existing one is refused unless ``force``. Without, the tables stay in memory,
@@ -158,13 +174,15 @@ def replay(
     seconds after which what is in flight is unfinished. Raises InputError (wrong input) and WorkError (the run failed).
     """
     _check_stop(stop_at_s)
+    cluster, replica = split_options(options)
     (config,) = _configs([policy], replica)
     opened = _opened(trace)
+    check_cluster(cluster, driver, opened, (config,))
     if out is None:
-        return Replay((_run(opened, config, None, driver, stop_at_s, progress, keep),))
+        return Replay((_run(opened, config, None, driver, stop_at_s, progress, keep, cluster),))
     target = Path(out)
     with staged(target, kind="folder", force=force) as unfinished:
-        result = _run(opened, config, unfinished, driver, stop_at_s, progress)
+        result = _run(opened, config, unfinished, driver, stop_at_s, progress, True, cluster)
     return Replay((replace(result, folder=target),), folder=target)
 
 
@@ -178,25 +196,29 @@ def compare(
     stop_at_s: float | None = None,
     progress: Progress | None = None,
     keep: bool = True,
-    **replica: Unpack[ReplicaOptions],
+    **options: Unpack[RunOptions],
 ) -> Comparison:
-    """Replay a trace under several policies on the same replica. Every policy is checked, and fitted into the device's
-    memory, before the first one runs.
+    """Replay a trace under several policies on the same replica, or the same cluster. Every policy is checked, and
+    fitted into the device's memory, before the first one runs.
 
     With ``out``: one folder a run inside, ``comparison.md``, ``comparison.csv``, the figure
     ``comparison.png`` and ``.svg``, and ``summary.json``. Other options and errors: :func:`replay`.
     """
     _check_stop(stop_at_s)
+    cluster, replica = split_options(options)
     configs = _configs(policies, replica)
     names = _distinct(config.policy.name for config in configs)
     opened = _opened(trace)
+    check_cluster(cluster, driver, opened, configs)
     if out is None:
-        return Comparison(tuple(_run(opened, config, None, driver, stop_at_s, progress, keep) for config in configs))
+        return Comparison(
+            tuple(_run(opened, config, None, driver, stop_at_s, progress, keep, cluster) for config in configs)
+        )
     target = Path(out)
     with staged(target, kind="folder", force=force) as unfinished:
         unfinished.mkdir()
         results = tuple(
-            _run(opened, config, unfinished / name, driver, stop_at_s, progress)
+            _run(opened, config, unfinished / name, driver, stop_at_s, progress, True, cluster)
             for config, name in zip(configs, names, strict=True)
         )
         figure = _write_comparison(Comparison(results), unfinished)
@@ -246,22 +268,31 @@ def _run(
     driver: Driver,
     stop_at_s: float | None,
     progress: Progress | None,
-    keep: bool = True,
+    keep: bool,
+    cluster: ClusterOptions,
 ) -> RunResult:
-    from kvrm_sim.engine import run
-
     name = config.policy.name
 
     def advance(share: float) -> None:
         if progress is not None:
             progress(name, share)
 
-    return run(
+    report = None if progress is None else advance
+    count = cluster.get("cluster")
+    if count is None:
+        from kvrm_sim.engine import run
+
+        return run(trace, config, out=out, driver=driver, progress=report, stop_at_s=stop_at_s, keep=keep)
+    from kvrm_sim.cluster import run_cluster
+
+    return run_cluster(
         trace,
         config,
+        replicas=count,
+        router=cluster.get("router") or DEFAULT_ROUTER,
+        prefix_weight=cluster.get("prefix_weight"),
         out=out,
-        driver=driver,
-        progress=None if progress is None else advance,
+        progress=report,
         stop_at_s=stop_at_s,
         keep=keep,
     )

@@ -67,7 +67,7 @@ class Reading:
 class Load:
     """Which part of a trace, and how dense. Applied in this order: window, limit, replicas, then the clock.
 
-    One replica is simulated: with N of them it serves every N-th request, its share under a round-robin router.
+    --replicas N thins the trace to one replica's share of N, every N-th request; --cluster simulates all N.
     """
 
     window: Annotated[
@@ -76,7 +76,8 @@ class Load:
     ] = None
     limit: Annotated[int | None, _option("--limit", text="Keep the first N requests.")] = None
     replicas: Annotated[
-        int | None, _option("--replicas", text="Serve one replica's share of N: every N-th request.")
+        int | None,
+        _option("--replicas", text="ONE replica's share of N: only every N-th request is replayed (all N: --cluster)."),
     ] = None
     speedup: Annotated[
         float | None,
@@ -118,6 +119,29 @@ class Replica:
     assign: Annotated[
         list[str] | None,
         _option("--set", metavar="PART.KEY=VALUE", text="Override a key of every policy, in TOML. Repeatable."),
+    ] = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """Several replicas behind a router. Each is the engine described above, with a pool and a queue of its own."""
+
+    cluster: Annotated[
+        int | None,
+        _option(
+            "--cluster", metavar="N", text="Simulate N replicas that share the whole trace (one share: --replicas)."
+        ),
+    ] = None
+    router: Annotated[
+        str | None,
+        _option("--router", text="How --cluster shares requests: a name of `kvrm list routers` (default round-robin)."),
+    ] = None
+    prefix_weight: Annotated[
+        float | None,
+        _option(
+            "--prefix-weight",
+            text="Router prefix-aware: blocks held that weigh as much as one block to be prefilled (default 1).",
+        ),
     ] = None
 
 

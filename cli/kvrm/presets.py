@@ -42,12 +42,16 @@ def _prefill_overrides(prefill: str | None) -> dict[str, Any]:
     return {"schedule.prefill": prefill, **without}
 
 
-def described(kind: Literal["policies", "models", "hardware", "traces"]) -> dict[str, str]:
+def described(kind: Literal["policies", "models", "hardware", "traces", "routers"]) -> dict[str, str]:
     """Every built-in name of a kind, with one line on what it is."""
     if kind == "traces":
         from kvrm_traces import BUILTINS
 
         return dict(BUILTINS)
+    if kind == "routers":
+        from kvrm_sim.routers import ROUTERS
+
+        return dict(ROUTERS)
     from kvrm_sim import config
 
     if kind == "policies":

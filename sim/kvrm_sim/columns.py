@@ -6,11 +6,13 @@ Absent is null here, and -1 in the arrays. Every column is copied out of its rec
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kvrm_sim.state import END_REASONS, NONE, OUT, OUTCOMES, POOL_SAMPLES, RUN_CLASSES, WINDOWS, Records
+from kvrm_sim.state import END_REASONS, NONE, OUTCOMES, RUN_CLASSES, Records
 
 #: Columns that are named otherwise in the files than in the core's records.
 RENAMED = {"delivered": "delivered_tokens"}
@@ -19,26 +21,27 @@ NULLABLE = frozenset(
     {"admitted_ns", "first_token_ns", "finish_ns", "itl_p50_ns", "itl_p99_ns", "itl_max_ns", "hit_tokens"}
 )
 
-_POOL_NAMES: tuple[str, ...] = POOL_SAMPLES.names or ()
-
 #: `runs_1_blocks`, `runs_2_3_blocks`, …: runs of that many blocks in live block tables, at the sample's time.
 RUN_COLUMNS = (
     "runs_1_blocks",
     *(f"runs_{1 << k}_{(2 << k) - 1}_blocks" for k in range(1, RUN_CLASSES - 1)),
     f"runs_{1 << (RUN_CLASSES - 1)}_up_blocks",
 )
-#: A pool sample with its run-length classes in one record.
-POOL_RECORD = np.dtype([*((name, np.int64) for name in _POOL_NAMES), ("classes", np.int64, (RUN_CLASSES,))])
+
+
+def with_replica(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Records of ``OUT``, ``WINDOWS`` or ``POOL_SAMPLES`` with a last field ``replica``: those of a cluster."""
+    return np.dtype([*((name, np.int64) for name in dtype.names or ()), ("replica", np.int64)])
 
 
 def request_table(records: Records) -> pa.Table:
     """``OUT`` records as the columns of requests.parquet: one row for every request injected, as they ended."""
-    return _table(records, OUT.names or ())
+    return _table(records, records.dtype.names or ())
 
 
 def step_table(records: Records) -> pa.Table:
     """``WINDOWS`` records as the columns of steps.parquet."""
-    return _table(records, WINDOWS.names or ())
+    return _table(records, records.dtype.names or ())
 
 
 def pool_table(samples: Records, classes: NDArray[np.int64]) -> pa.Table:
@@ -72,17 +75,22 @@ def _column(name: str, values: NDArray[np.int64]) -> pa.Array:
     return pa.array(column, mask=absent if absent is not None and absent.any() else None)
 
 
+def pool_record(samples: np.dtype[Any]) -> np.dtype[Any]:
+    """A pool sample with its run-length classes in one record."""
+    return np.dtype([*((name, np.int64) for name in samples.names or ()), ("classes", np.int64, (RUN_CLASSES,))])
+
+
 def pool_records(samples: Records, classes: NDArray[np.int64]) -> Records:
-    """Samples and classes merged into ``POOL_RECORD``."""
-    merged = np.zeros(len(samples), POOL_RECORD)
-    for name in _POOL_NAMES:
+    """Samples and classes merged into ``pool_record`` of the samples' type."""
+    merged = np.zeros(len(samples), pool_record(samples.dtype))
+    for name in samples.dtype.names or ():
         merged[name] = samples[name]
     merged["classes"] = classes
     return merged
 
 
 def pool_record_table(merged: Records) -> pa.Table:
-    """``POOL_RECORD`` records as the columns of pool.parquet."""
-    columns = {name: _column(name, merged[name]) for name in _POOL_NAMES}
+    """Merged records as the columns of pool.parquet."""
+    columns = {name: _column(name, merged[name]) for name in merged.dtype.names or () if name != "classes"}
     columns |= {name: _column(name, merged["classes"][:, at]) for at, name in enumerate(RUN_COLUMNS)}
     return pa.table(columns)

@@ -238,6 +238,12 @@ def span_process(
             return
 
 
+def say_if_cold() -> None:
+    """Say on stderr that the first run compiles, where it does."""
+    if not compiled.is_warm():
+        sys.stderr.write("kvrm: compiling the simulator's core, once for this version (about 20 s)\n")
+
+
 def run(
     trace: Trace,
     config: ReplicaConfig,
@@ -260,8 +266,7 @@ def run(
     if hooks and driver != "events":
         raise ValueError("hooks need driver='events': the span driver does not stop at single events")
     plan = plan_memory(config)
-    if not compiled.is_warm():
-        sys.stderr.write("kvrm: compiling the simulator's core, once for this version (about 20 s)\n")
+    say_if_cold()
     parameters = parameters_of(
         config,
         plan,

@@ -21,25 +21,32 @@ NO_IDS: NDArray[np.int64] = np.zeros(0, np.int64)
 
 class Chunk(NamedTuple):
     """ARRIVALS records; the time before which no arrival is missing (NEVER with the last chunk); the prefix hashes that
-    the records' ``ids_at`` count in, int64.
+    the records' ``ids_at`` count in, int64; the session of each record as an integer from 0 (NONE: no session), int64,
+    empty where sessions were not asked for.
     """
 
     arrivals: Records
     known_until_ns: int
     ids: NDArray[np.int64] = NO_IDS
+    sessions: NDArray[np.int64] = NO_IDS
 
 
-def arrival_chunks(trace: Trace, rows: int | None = None, *, with_ids: bool = False) -> Iterator[Chunk]:
-    """Cut a trace into chunks of ``rows``. ``with_ids``: with its prefix hashes, where it has some.
+def arrival_chunks(
+    trace: Trace, rows: int | None = None, *, with_ids: bool = False, with_sessions: bool = False
+) -> Iterator[Chunk]:
+    """Cut a trace into chunks of ``rows``. ``with_ids``: with its prefix hashes, where it has some. ``with_sessions``:
+    with its session_id, which it must have; memory grows with the number of sessions.
 
-    ``row`` counts from 0 in the trace as transformed. Sessions are not read.
+    ``row`` counts from 0 in the trace as transformed.
     """
     with_ids = with_ids and "prefix_hashes" in trace.info.columns
     rows = rows or (CHUNK_ROWS_WITH_IDS if with_ids else CHUNK_ROWS)
     columns = ["arrival_ns", "prompt_tokens", "output_tokens"]
     defaults = {name: value for name, value in _DEFAULTS.items() if name in trace.info.columns}
     total, first = trace.info.rows, 0
-    for batch in trace.batches(rows, columns=[*columns, *defaults, *(["prefix_hashes"] if with_ids else [])]):
+    known_sessions: dict[str, int] = {}
+    more = [*(["prefix_hashes"] if with_ids else []), *(["session_id"] if with_sessions else [])]
+    for batch in trace.batches(rows, columns=[*columns, *defaults, *more]):
         chunk = np.zeros(batch.num_rows, ARRIVALS)
         chunk["row"] = np.arange(first, first + batch.num_rows)
         for name in columns:
@@ -47,8 +54,9 @@ def arrival_chunks(trace: Trace, rows: int | None = None, *, with_ids: bool = Fa
         for name, value in _DEFAULTS.items():
             chunk[name] = int64_values(batch.column(name).fill_null(value)) if name in defaults else value
         ids = _ids(batch.column("prefix_hashes"), chunk) if with_ids else NO_IDS
+        sessions = _sessions(batch.column("session_id"), known_sessions) if with_sessions else NO_IDS
         first += batch.num_rows
-        yield Chunk(chunk, NEVER if first == total else int(chunk["arrival_ns"][-1]), ids)
+        yield Chunk(chunk, NEVER if first == total else int(chunk["arrival_ns"][-1]), ids, sessions)
 
 
 #: Optional columns, and what stands for null.
@@ -61,3 +69,10 @@ def _ids(lists: pa.ListArray, chunk: Records) -> NDArray[np.int64]:
     chunk["num_ids"] = counts
     chunk["ids_at"] = np.cumsum(counts) - counts
     return np.asarray(lists.flatten().to_numpy(zero_copy_only=False), np.int64)
+
+
+def _sessions(names: pa.StringArray, known: dict[str, int]) -> NDArray[np.int64]:
+    """Sessions numbered in the order in which they first appear."""
+    return np.array(
+        [NONE if name is None else known.setdefault(name, len(known)) for name in names.to_pylist()], np.int64
+    )

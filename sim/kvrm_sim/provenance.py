@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
+from collections.abc import Mapping
 from typing import Any
 
 import tomli_w
@@ -15,8 +16,18 @@ from kvrm_traces import Trace
 _PACKAGES = ("kvrm", "numba", "numpy", "pyarrow", "simpy")
 
 
-def run_toml(trace: Trace, config: ReplicaConfig, *, driver: str, stop_at_s: float | None) -> str:
-    """The text of run.toml: the configuration (``ReplicaConfig.from_file`` reads it back), then [trace] and [run]."""
+def run_toml(
+    trace: Trace,
+    config: ReplicaConfig,
+    *,
+    driver: str,
+    stop_at_s: float | None,
+    cluster: Mapping[str, Any] | None = None,
+) -> str:
+    """The text of run.toml: the configuration (``ReplicaConfig.from_file`` reads it back), then [trace] and [run].
+
+    ``cluster``: of a cluster's run, what its router was; written as [run.cluster].
+    """
     info = trace.info
     about_trace: dict[str, Any] = {
         "name": info.name,
@@ -34,4 +45,6 @@ def run_toml(trace: Trace, config: ReplicaConfig, *, driver: str, stop_at_s: flo
         about_run["stop_at_s"] = stop_at_s
     about_run["python"] = platform.python_version()
     about_run |= {package: importlib.metadata.version(package) for package in _PACKAGES}
+    if cluster is not None:
+        about_run["cluster"] = dict(cluster)
     return tomli_w.dumps({**config.to_dict(), "trace": about_trace, "run": about_run})

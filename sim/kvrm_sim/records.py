@@ -24,9 +24,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from kvrm_sim.columns import POOL_RECORD, RENAMED, WORDS, pool_record_table, pool_records, request_table, step_table
+from kvrm_sim.columns import (
+    RENAMED,
+    WORDS,
+    pool_record,
+    pool_record_table,
+    pool_records,
+    request_table,
+    step_table,
+    with_replica,
+)
 from kvrm_sim.errors import InputError, RunError
-from kvrm_sim.state import OUT, WINDOWS, Records
+from kvrm_sim.state import OUT, POOL_SAMPLES, WINDOWS, Records
 
 #: Version of summary.json and of ``--json``.
 SCHEMA = 1
@@ -39,7 +48,7 @@ POOL_ROWS = 1_024
 _FILES: tuple[tuple[str, np.dtype[Any], int, Callable[[Records], pa.Table]], ...] = (
     ("requests", OUT, REQUEST_ROWS, request_table),
     ("steps", WINDOWS, STEP_ROWS, step_table),
-    ("pool", POOL_RECORD, POOL_ROWS, pool_record_table),
+    ("pool", POOL_SAMPLES, POOL_ROWS, pool_record_table),
 )
 
 _NAMED_BY_US = ("summary.json", "run.toml")
@@ -95,11 +104,13 @@ class RunWriter:
     """Writes one run's folder; a context manager that leaves nothing behind unless ``commit`` was called.
 
     ``folder=None`` writes nothing. Raises InputError at once when the folder exists (unless kvrm wrote it and ``force``
-    is set) or cannot be written; RunError when writing fails later.
+    is set) or cannot be written; RunError when writing fails later. ``by_replica``: every record has the field
+    ``replica`` (columns.with_replica), and every table that column.
     """
 
-    def __init__(self, folder: Path | None, force: bool = False) -> None:
+    def __init__(self, folder: Path | None, force: bool = False, *, by_replica: bool = False) -> None:
         self.folder = folder
+        self._by_replica = by_replica
         self._workshop: Path | None = None
         self._new_parents: list[Path] = []
         self._streams: list[_Stream] = []
@@ -114,7 +125,9 @@ class RunWriter:
             folder.parent.mkdir(parents=True, exist_ok=True)
             self._workshop = Path(tempfile.mkdtemp(prefix=f".{folder.name}.partial-", dir=folder.parent))
             self._unfinished.mkdir()
-            for name, dtype, rows, to_table in _FILES:
+            for name, fields, rows, to_table in _FILES:
+                dtype = with_replica(fields) if self._by_replica else fields
+                dtype = pool_record(dtype) if name == "pool" else dtype
                 self._streams.append(_Stream(self._unfinished / f"{name}.parquet", dtype, rows, to_table))
         except OSError as error:
             self.abort()

@@ -52,7 +52,10 @@ class Replica:
         self._now_ns = self.scalars["now_ns"]
         self._known_until_ns = self.scalars["known_until_ns"]
         self._num_events = self.scalars["num_events"]
+        self._phase, self._num_arrivals = self.scalars["phase"], self.scalars["num_arrivals"]
+        self._next_arrival = self.scalars["next_arrival"]
         self.steps = np.zeros(1, st.STEP)
+        self._start_ns, self._end_ns = self.steps["start_ns"], self.steps["end_ns"]
         #: Built again when one of them is replaced; kernels are handed the bundle as it is at the call.
         self.arrays = st.Arrays(
             requests=np.zeros(ARENA_RECORDS, st.REQUESTS),
@@ -132,6 +135,43 @@ class Replica:
         rest = self.arrays.arrivals[int(s.next_arrival) : int(s.num_arrivals)]
         at = int(np.searchsorted(rest["arrival_ns"], request[0]["arrival_ns"], side="right"))
         self._replace_arrivals(np.concatenate([rest[:at], request, rest[at:]]))
+
+    def make_room(self, count: int, ids: NDArray[np.int64] = NO_IDS) -> int:
+        """Make room for ``count`` arrivals that :meth:`append` gives one by one, and keep the hashes that they will
+        point into. Returns what to add to their ``ids_at``.
+        """
+        s = self.scalars[0]
+        moved = self._with_ids(np.zeros(1, st.ARRIVALS), ids)
+        rest = self.arrays.arrivals[int(s.next_arrival) : int(s.num_arrivals)]
+        room = np.zeros(len(rest) + count, st.ARRIVALS)
+        room[: len(rest)] = rest
+        self._replace_arrivals(room)
+        s.num_arrivals = len(rest)
+        return int(moved[0]["ids_at"])
+
+    def append(self, arrival: st.Record, ids_from: int = 0) -> None:
+        """Give one arrival, not before any that was given; :meth:`make_room` made its place."""
+        at = self._num_arrivals[0]
+        self.arrays.arrivals[at] = arrival
+        if ids_from:
+            self.arrays.arrivals["ids_at"][at] += ids_from
+        self._num_arrivals[0] = at + 1
+
+    def rests_until(self, until_ns: int) -> bool:
+        """Whether nothing at all happens up to and at this time: :meth:`advance` to it would change nothing."""
+        if self._next_arrival[0] < self._num_arrivals[0]:
+            return False
+        phase = self._phase[0]
+        return bool(phase == st.IDLE or (phase == st.FLYING and self._end_ns[0] > until_ns))
+
+    def open_window_ns(self, now_ns: int) -> int:
+        """The least ``start_ns`` that a record of steps.parquet not yet closed can have. ``now_ns``: to where the
+        replica has been advanced.
+        """
+        current = self.arrays.windows[int(self.scalars[0].num_windows)]
+        if current["steps"]:
+            return int(current["start_ns"])
+        return int(self._start_ns[0]) if self._phase[0] == st.FLYING else now_ns
 
     def _with_ids(self, arrivals: st.Records, ids: NDArray[np.int64]) -> st.Records:
         """Put hashes behind those in use, and let go of those before them: memory is that of the requests in flight.

@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from kvrm_sim import state as st
-from kvrm_sim.columns import pool_table, request_table, step_table
+from kvrm_sim.columns import pool_table, request_table, step_table, with_replica
 from kvrm_sim.config import ReplicaConfig
 from kvrm_sim.errors import InputError
 from kvrm_sim.memory import MemoryPlan
@@ -60,9 +60,10 @@ class RunResult:
 
 
 class Collector:
-    """Keeps the records of a run that writes nothing."""
+    """Keeps the records of a run that writes nothing. ``by_replica``: they have the field ``replica``."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, by_replica: bool = False) -> None:
+        self._by_replica = by_replica
         self._parts: dict[str, list[pa.Table]] = {"requests": [], "steps": [], "pool": []}
 
     def requests(self, records: st.Records) -> None:
@@ -75,9 +76,13 @@ class Collector:
         self._parts["pool"].append(pool_table(samples, classes))
 
     def tables(self) -> dict[str, pa.Table]:
+        out, windows, samples = (
+            np.zeros(0, with_replica(dtype) if self._by_replica else dtype)
+            for dtype in (st.OUT, st.WINDOWS, st.POOL_SAMPLES)
+        )
         empty = {
-            "requests": request_table(np.zeros(0, st.OUT)),
-            "steps": step_table(np.zeros(0, st.WINDOWS)),
-            "pool": pool_table(np.zeros(0, st.POOL_SAMPLES), np.zeros((0, st.RUN_CLASSES), np.int64)),
+            "requests": request_table(out),
+            "steps": step_table(windows),
+            "pool": pool_table(samples, np.zeros((0, st.RUN_CLASSES), np.int64)),
         }
         return {name: pa.concat_tables(parts) if parts else empty[name] for name, parts in self._parts.items()}

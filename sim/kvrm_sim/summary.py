@@ -91,11 +91,13 @@ def summarize(
     wall_s: float,
     peak_rss_bytes: int | None,
     transforms: str | None = None,
+    overloaded_apart: bool = False,
     extra_warnings: Sequence[str] = (),
     burstiness: Mapping[str, float | None] | None = None,
 ) -> dict[str, Any]:
     """Summarise one run. PARAMS [1], SCALARS [1], TALLY [NUM], int64 [NUM, BUCKETS], float64 [10] of waiting × ns.
 
+    ``overloaded_apart``: a part of what served the trace was overloaded by itself, and so the whole is.
     ``burstiness``: the trace's CV of gaps and Fano factors, where they are known. Raises InvariantError when requests
     are not conserved.
     """
@@ -118,7 +120,7 @@ def summarize(
         },
         "counts": _counts(s),
         "audit": audit_line(_counts(s)),
-        "overloaded": is_overloaded(ended.params, s, waiting_tenths, ended.end_ns),
+        "overloaded": overloaded_apart or is_overloaded(ended.params, s, waiting_tenths, ended.end_ns),
         **{name: distribution.to_dict() for name, distribution in times.items()},
         **_rates(ended),
         **_memory(ended),

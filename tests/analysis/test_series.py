@@ -59,6 +59,15 @@ def test_memory_is_the_mean_of_a_bin_and_nothing_where_nothing_ran() -> None:
     assert held.sum() == 22
 
 
+def test_memory_of_a_cluster_is_the_sum_of_each_replicas_mean() -> None:
+    grid = grid_of(100.0)
+    steps = table([0, S // 2, S // 3, 5 * S], used_tokens=[10, 20, 100, 7], replica=[0, 0, 2, 1])
+    held = mean_per_bin(steps, grid, "used_tokens")
+    assert held[0] == 15 + 100
+    assert held[5] == 7
+    assert held.sum() == 122
+
+
 def test_arrivals_are_the_same_from_requests_and_from_steps() -> None:
     run = made_up_run("static")
     grid = grid_of(float(SPAN_S))

@@ -16,6 +16,7 @@ from kvrm_traces.errors import InputError
 
 def test_public_names() -> None:
     assert sorted(kvrm.__all__) == [
+        "ClusterOptions",
         "Comparison",
         "Replay",
         "ReplicaOptions",

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvrm import api, folders, parse
+from kvrm.clusters import check_cluster, cluster_text
 from kvrm.commands.source import opened
 from kvrm.console import complain, note, progress_bars, say
-from kvrm.flags import Load, Output, Reading, Replica, Running
+from kvrm.flags import Cluster, Load, Output, Reading, Replica, Running
 from kvrm.results import Comparison, nothing_completed
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ def replay(
     ] = "kv-rm",
     load: Load,
     replica: Replica,
+    cluster: Cluster,
     reading: Reading,
     running: Running,
     output: Output,
@@ -34,6 +36,7 @@ def replay(
     """Replay a trace under one policy; print its summary, and write the run's folder with --out."""
     _check_output(output)
     options = _replica_options(replica, reading, running)
+    shared = _cluster_options(cluster, load, running)
     plan = api.plan(policy, **options)
     if output.out is not None:
         folders.check(Path(output.out), kind="folder", force=output.force)
@@ -51,6 +54,7 @@ def replay(
             progress=progress,
             keep=False,  # what is printed comes from the summary
             **options,
+            **shared,
         )
     _report(done, output)
 
@@ -69,6 +73,7 @@ def compare(
     ] = None,
     load: Load,
     replica: Replica,
+    cluster: Cluster,
     reading: Reading,
     running: Running,
     output: Output,
@@ -79,6 +84,7 @@ def compare(
     """
     _check_output(output)
     options = _replica_options(replica, reading, running)
+    shared = _cluster_options(cluster, load, running)
     policies = policy or api.DEFAULT_POLICIES
     for name in policies:
         api.plan(name, **options)
@@ -96,6 +102,7 @@ def compare(
             progress=progress,
             keep=False,  # what is printed comes from the summary
             **options,
+            **shared,
         )
     _report(done, output)
 
@@ -112,6 +119,28 @@ def _check_output(output: Output) -> None:
         raise typer.BadParameter("each is the whole of stdout: pass one of them", param_hint="--json and --table")
     if output.force and output.out is None:
         raise typer.BadParameter("there is nothing to replace without --out", param_hint="--force")
+
+
+def _cluster_options(cluster: Cluster, load: Load, running: Running) -> api.ClusterOptions:
+    """The options of the cluster; those that contradict each other are refused before the trace is read."""
+    if cluster.cluster is not None and load.replicas is not None:
+        raise typer.BadParameter(
+            f"--replicas {load.replicas} replays one replica's share of the trace, --cluster {cluster.cluster} all "
+            "replicas on the whole of it: pass one of them",
+            param_hint="--replicas and --cluster",
+        )
+    for name, value in (("--router", cluster.router), ("--prefix-weight", cluster.prefix_weight)):
+        if value is not None and cluster.cluster is None:
+            raise typer.BadParameter("one replica has nothing to route: pass --cluster N as well", param_hint=name)
+    if cluster.cluster is None:
+        return {}
+    options: api.ClusterOptions = {
+        "cluster": cluster.cluster,
+        "router": cluster.router,
+        "prefix_weight": cluster.prefix_weight,
+    }
+    check_cluster(options, running.driver)
+    return options
 
 
 def _replica_options(replica: Replica, reading: Reading, running: Running) -> api.ReplicaOptions:
@@ -146,6 +175,9 @@ def _report(done: Comparison, output: Output) -> None:
         say(done.to_json())
     else:
         say({"text": done.to_text, "md": done.to_markdown, "csv": done.to_csv}[output.table]().rstrip("\n"))
+    for result in done.results:
+        if output.table == "text" and not output.json and "cluster" in result.summary:
+            say(cluster_text(result.summary))
     where = say if output.table == "text" and not output.json else note
     if done.folder is not None:
         where(f"results: {done.folder}")

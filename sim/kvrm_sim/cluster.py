@@ -1,0 +1,236 @@
+"""A cluster: equal replicas behind a router, in one SimPy environment (docs/cluster.md).
+
+Before each arrival every replica is advanced to its time; then the router reads the replicas, and its choice gets the
+request. A router whose choices do not depend on the replicas lets them run over whole chunks of arrivals instead. A
+replica is the one of ``engine.run`` either way, with its own pool, queue and records; the records of all are put in one
+order. Left out: the router's own time, news that arrive late, requests that are sent elsewhere after they arrived.
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import simpy
+
+from kvrm_sim import state as st
+from kvrm_sim.cluster_records import MergedRecords, Target
+from kvrm_sim.cluster_summary import summarize_cluster
+from kvrm_sim.config import ReplicaConfig
+from kvrm_sim.derivation import parameters_of
+from kvrm_sim.engine import STEPS_A_CALL, say_if_cold
+from kvrm_sim.errors import ConfigError
+from kvrm_sim.feed import CHUNK_ROWS, CHUNK_ROWS_WITH_IDS, Chunk, arrival_chunks
+from kvrm_sim.memory import plan_memory
+from kvrm_sim.parameters import CoreParameters
+from kvrm_sim.provenance import run_toml
+from kvrm_sim.records import RunWriter
+from kvrm_sim.replica import OUT_RECORDS, Replica
+from kvrm_sim.result import Collector, RunResult
+from kvrm_sim.routers import PREFIX_WEIGHT, ReplicaView, RoutedRequest, Router, make_router
+from kvrm_traces import Trace
+
+#: Each replica has its pool and its buffers in memory: some tens of megabytes.
+MOST_REPLICAS = 1024
+#: Rows of a chunk where each arrival is routed by itself.
+ROUTED_ROWS = 8_192
+#: With prefix hashes every replica keeps those of a whole chunk.
+_LEAST_ROWS = 256
+
+Progress = Callable[[int], None]
+
+
+class Cluster:
+    """Equal replicas and their router. ``target`` gets their records, in one order, with ``replica``."""
+
+    def __init__(self, parameters: CoreParameters, count: int, router: Router, target: Target) -> None:
+        self.router = router
+        self.records = MergedRecords(count, target)
+        out_records = max(4 * int(parameters.record[0].slots), OUT_RECORDS // count)
+        self.replicas = [Replica(parameters, self.records.sinks(at), out_records=out_records) for at in range(count)]
+        self.views = [ReplicaView(replica) for replica in self.replicas]
+
+    def process(
+        self, env: simpy.Environment, feed: Iterator[Chunk], stop_ns: int, progress: Progress
+    ) -> Generator[simpy.Event, Any, None]:
+        """The SimPy process that serves a trace's arrivals and runs the replicas to their end, or to ``stop_ns``."""
+        for chunk in feed:
+            if self.router.stateless:
+                self._share(chunk, stop_ns, progress)
+            else:
+                yield from self._route(env, chunk, stop_ns)
+            reached_ns = min(int(chunk.arrivals["arrival_ns"][-1]), stop_ns)
+            if reached_ns > env.now:
+                yield env.timeout(reached_ns - env.now)
+            progress(reached_ns)
+            self.records.release(self.replicas, reached_ns)
+            if reached_ns < chunk.arrivals["arrival_ns"][-1]:
+                break
+        self.advance(stop_ns, known_until_ns=st.NEVER, progress=progress)
+        for replica in self.replicas:
+            replica.close()
+        self.records.finish()
+
+    def advance(self, until_ns: int, *, known_until_ns: int, progress: Progress | None = None) -> None:
+        """Advance every replica to a time; no arrival before ``known_until_ns`` is missing."""
+        for replica in self.replicas:
+            if replica.rests_until(until_ns):
+                continue
+            replica.know_until(known_until_ns)
+            while replica.advance(until_ns, max_steps=STEPS_A_CALL) == st.WORK:
+                if progress is not None:
+                    progress(replica.now_ns)
+
+    def _share(self, chunk: Chunk, stop_ns: int, progress: Progress) -> None:
+        """Hand out a chunk at once: nothing that the replicas do matters to the router."""
+        rows, prompts = chunk.arrivals["row"].tolist(), chunk.arrivals["prompt_tokens"].tolist()
+        choose, views = self.router.choose, self.views
+        chosen = np.array(
+            [choose(RoutedRequest(row, tokens), views, 0) for row, tokens in zip(rows, prompts, strict=True)]
+        )
+        for at, replica in enumerate(self.replicas):
+            replica.supply(chunk.arrivals[chosen == at], known_until_ns=chunk.known_until_ns, ids=chunk.ids)
+        self.advance(stop_ns, known_until_ns=chunk.known_until_ns, progress=progress)
+
+    def _route(self, env: simpy.Environment, chunk: Chunk, stop_ns: int) -> Generator[simpy.Event, Any, None]:
+        """Route arrival by arrival, up to ``stop_ns``; each replica has taken in everything before the choice."""
+        arrivals, replicas, choose, views = chunk.arrivals, self.replicas, self.router.choose, self.views
+        ids_from = [replica.make_room(len(arrivals), chunk.ids) for replica in replicas]
+        times = arrivals["arrival_ns"].tolist()
+        for at, (now_ns, request) in enumerate(zip(times, routed_requests(chunk), strict=True)):
+            if now_ns > stop_ns:
+                return
+            if now_ns > env.now:
+                yield env.timeout(now_ns - env.now)
+            self.advance(now_ns, known_until_ns=now_ns)
+            chosen = choose(request, views, now_ns)
+            replicas[chosen].append(arrivals[at], ids_from[chosen])
+
+
+def routed_requests(chunk: Chunk) -> Iterator[RoutedRequest]:
+    """What a router sees of each arrival of a chunk."""
+    a = chunk.arrivals
+    sessions = chunk.sessions.tolist() if len(chunk.sessions) else [st.NONE] * len(a)
+    fields = (a[name].tolist() for name in ("row", "prompt_tokens", "ids_at", "num_ids"))
+    for row, prompt, ids_at, num_ids, session in zip(*fields, sessions, strict=True):
+        yield RoutedRequest(row, prompt, None if session == st.NONE else session, chunk.ids, ids_at, num_ids)
+
+
+def check_cluster(
+    replicas: int, router: str, prefix_weight: float | None, trace: Trace | None, config: ReplicaConfig | None
+) -> Router:
+    """The router, or ConfigError: a number that is no cluster, an unknown router, one that the input cannot serve.
+
+    ``trace`` and ``config`` None: they are not looked at.
+    """
+    if not 1 <= replicas <= MOST_REPLICAS:
+        raise ConfigError(f"cluster = {replicas}: should be from 1 to {MOST_REPLICAS} replicas", "cluster", replicas)
+    made = make_router(router, prefix_weight)
+    columns = None if trace is None else trace.info.columns
+    if router == "session-sticky" and columns is not None and "session_id" not in columns:
+        raise ConfigError("router 'session-sticky' needs a trace with the column session_id; this one has no sessions")
+    if router == "prefix-aware":
+        if columns is not None and "prefix_hashes" not in columns:
+            raise ConfigError(
+                "router 'prefix-aware' needs a trace with the column prefix_hashes; this one has no hashes"
+            )
+        if config is not None and not config.policy.pager.prefix_sharing:
+            raise ConfigError(
+                f"router 'prefix-aware': policy {config.policy.name!r} keeps no prefix; set "
+                "pager.prefix_sharing = true, or take another router"
+            )
+    return made
+
+
+def run_cluster(
+    trace: Trace,
+    config: ReplicaConfig,
+    *,
+    replicas: int,
+    router: str = "round-robin",
+    prefix_weight: float | None = None,
+    out: Path | None = None,
+    progress: Callable[[float], None] | None = None,
+    stop_at_s: float | None = None,
+    force: bool = False,
+    keep: bool = True,
+    chunk_rows: int | None = None,
+) -> RunResult:
+    """Replay a trace on ``replicas`` equal replicas behind a router (``routers.ROUTERS``).
+
+    Every table has a column ``replica``, and the summary the object ``cluster``. ``chunk_rows``: arrivals read at a
+    time, which no result depends on. Other options and errors: :func:`kvrm_sim.engine.run`; ConfigError for a router
+    that this trace or policy cannot serve.
+    """
+    made = check_cluster(replicas, router, prefix_weight, trace, config)
+    plan = plan_memory(config)
+    say_if_cold()
+    shares = "prefix_hashes" in trace.info.columns
+    parameters = parameters_of(
+        config,
+        plan,
+        span_ns=trace.info.span_ns,
+        hash_block_tokens=trace.info.hash_block_tokens if shares else None,
+    )
+    about_router: dict[str, Any] = {"router": router}
+    if router == "prefix-aware":
+        about_router["prefix_weight"] = PREFIX_WEIGHT if prefix_weight is None else prefix_weight
+    with RunWriter(out, force=force, by_replica=True) as writer:
+        collector = Collector(by_replica=True)
+        cluster = Cluster(parameters, replicas, made, collector if out is None and keep else writer)
+        started = time.perf_counter()
+        _drive(cluster, trace, st.NEVER if stop_at_s is None else round(stop_at_s * 1e9), progress, chunk_rows)
+        summary = summarize_cluster(
+            replicas=cluster.replicas,
+            busy_ns=cluster.records.busy_ns,
+            router=about_router,
+            plan=plan,
+            config=config,
+            trace=trace.info,
+            transforms=trace.transforms,
+            wall_s=time.perf_counter() - started,
+            peak_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        )
+        about = {"replicas": replicas, **about_router}
+        writer.document(summary, run_toml(trace, config, driver="span", stop_at_s=stop_at_s, cluster=about))
+        writer.commit()
+    return RunResult(
+        summary=summary,
+        memory_plan=plan,
+        config=config,
+        folder=out,
+        _tables=collector.tables() if out is None and keep else {},
+    )
+
+
+def _drive(
+    cluster: Cluster,
+    trace: Trace,
+    stop_ns: int,
+    progress: Callable[[float], None] | None,
+    chunk_rows: int | None,
+) -> None:
+    span_ns = max(1, min(trace.info.span_ns, stop_ns))
+    furthest_ns = 0
+
+    def report(now_ns: int) -> None:
+        nonlocal furthest_ns  # replicas take turns: the bar never goes back
+        furthest_ns = max(furthest_ns, now_ns)
+        if progress is not None:
+            progress(min(1.0, furthest_ns / span_ns))
+
+    with_ids = bool(cluster.replicas[0].parameters.record[0].sharing)
+    if chunk_rows is None:
+        chunk_rows = CHUNK_ROWS if cluster.router.stateless else ROUTED_ROWS
+        if with_ids:
+            chunk_rows = max(_LEAST_ROWS, CHUNK_ROWS_WITH_IDS // len(cluster.replicas))
+    needs_sessions = "session_id" in trace.info.columns and not cluster.router.stateless
+    feed = arrival_chunks(trace, chunk_rows, with_ids=with_ids, with_sessions=needs_sessions)
+    env = simpy.Environment(initial_time=0)
+    env.process(cluster.process(env, feed, stop_ns, report))
+    env.run()
+    report(span_ns)

@@ -1,0 +1,113 @@
+"""The records of several replicas in one order, whenever each was handed out.
+
+By time, then by replica, then as the replica wrote them. A record is held back until no earlier one can come, so what
+is kept is what was written since the slowest replica's time. The order depends on nothing but the records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvrm_sim import state as st
+from kvrm_sim.columns import with_replica
+from kvrm_sim.replica import Replica, Sinks
+
+_EXPOSED = tuple(f"{part}_exposed_ns" for part in st.PARTS)
+
+
+class Target(Protocol):
+    """Where records go: a RunWriter, or a Collector."""
+
+    def requests(self, records: st.Records, /) -> None:
+        """OUT records with ``replica``."""
+
+    def windows(self, records: st.Records, /) -> None:
+        """WINDOWS records with ``replica``."""
+
+    def pool(self, samples: st.Records, classes: NDArray[np.int64], /) -> None:
+        """POOL_SAMPLES records with ``replica``, and int64 [samples, RUN_CLASSES]."""
+
+
+def ended_ns(records: st.Records) -> NDArray[np.int64]:
+    """When each request left: its finish, a rejected one's arrival; NEVER for those that were unfinished."""
+    left = np.where(records["outcome"] == st.REJECTED, records["arrival_ns"], records["finish_ns"])
+    return np.where(records["outcome"] == st.UNFINISHED, st.NEVER, left).astype(np.int64)
+
+
+class _Stream:
+    """One kind of records, and int64 [records, any] beside each of them. ``time_ns``: what they are ordered by."""
+
+    def __init__(
+        self,
+        dtype: np.dtype[np.void],
+        time_ns: Callable[[st.Records], NDArray[np.int64]],
+        sink: Callable[[st.Records, NDArray[np.int64]], None],
+    ) -> None:
+        self._names = dtype.names or ()
+        self._dtype = with_replica(dtype)
+        self._time_ns, self._sink = time_ns, sink
+        self._kept: list[st.Records] = []
+        self._beside: list[NDArray[np.int64]] = []
+
+    def add(self, replica: int, records: st.Records, beside: NDArray[np.int64] | None = None) -> None:
+        """Copy records of one replica."""
+        tagged = np.zeros(len(records), self._dtype)
+        for name in self._names:
+            tagged[name] = records[name]
+        tagged["replica"] = replica
+        self._kept.append(tagged)
+        self._beside.append(np.zeros((len(records), 0), np.int64) if beside is None else beside.copy())
+
+    def release(self, before_ns: int, *, last: bool) -> None:
+        """Hand on what is before this time, in order; everything with ``last``."""
+        if not self._kept:
+            return
+        records, beside = np.concatenate(self._kept), np.concatenate(self._beside)
+        times = self._time_ns(records)
+        order = np.lexsort((records["replica"], times))  # stable: a replica's own order stays
+        count = len(order) if last else int(np.searchsorted(times[order], before_ns))
+        now, later = order[:count], order[count:]
+        if count:
+            self._sink(records[now], beside[now])
+        self._kept = [records[later]] if len(later) else []
+        self._beside = [beside[later]] if len(later) else []
+
+
+class MergedRecords:
+    """Hands the records of ``count`` replicas to ``target`` in order, and adds up the time of each one's steps."""
+
+    def __init__(self, count: int, target: Target) -> None:
+        self.busy_ns = [0] * count
+        self._requests = _Stream(st.OUT, ended_ns, lambda records, _: target.requests(records))
+        self._windows = _Stream(st.WINDOWS, lambda r: r["start_ns"], lambda records, _: target.windows(records))
+        self._pool = _Stream(st.POOL_SAMPLES, lambda r: r["time_ns"], target.pool)
+
+    def sinks(self, replica: int) -> Sinks:
+        """Where that replica's records go."""
+
+        def windows(records: st.Records) -> None:
+            self.busy_ns[replica] += sum(int(records[name].sum()) for name in _EXPOSED)
+            self._windows.add(replica, records)
+
+        return Sinks(
+            requests=lambda records: self._requests.add(replica, records),
+            windows=windows,
+            pool=lambda samples, classes: self._pool.add(replica, samples, classes),
+        )
+
+    def release(self, replicas: list[Replica], now_ns: int) -> None:
+        """All replicas have been advanced to now: drain them, and hand on what nothing can come before any more."""
+        for replica in replicas:
+            replica.drain_records()
+        self._requests.release(now_ns, last=False)
+        self._pool.release(now_ns, last=False)
+        self._windows.release(min(replica.open_window_ns(now_ns) for replica in replicas), last=False)
+
+    def finish(self) -> None:
+        """All replicas are closed: hand on the rest."""
+        for stream in (self._requests, self._pool, self._windows):
+            stream.release(st.NEVER, last=True)

@@ -1,0 +1,223 @@
+"""Routers: which replica of a cluster takes an arrival (docs/cluster.md).
+
+A router sees what a gateway could know of a request (not how long its output will be) and documented integers of each
+replica, all of them exact and as of the arrival's time. It is deterministic; of equals the replica with the lowest
+index is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import ClassVar, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvrm_sim.errors import ConfigError
+from kvrm_sim.feed import NO_IDS
+from kvrm_sim.load import cached_tokens, work_ahead
+from kvrm_sim.replica import Replica
+from kvrm_sim.tables import nearest
+
+#: How many blocks that are held weigh as much as one block that is to be prefilled.
+PREFIX_WEIGHT = 1.0
+
+
+class RoutedRequest(NamedTuple):
+    """What a router sees of an arrival. ``row`` counts arrivals from 0. ``session``: an integer from 0, or None.
+
+    ``ids`` int64: its prompt's hash blocks are the ``num_ids`` from ``ids_at`` on.
+    """
+
+    row: int
+    prompt_tokens: int
+    session: int | None = None
+    ids: NDArray[np.int64] = NO_IDS
+    ids_at: int = 0
+    num_ids: int = 0
+
+
+class ReplicaView:
+    """What a router may read of a replica, as of the time to which it has been advanced."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+        # One-element views: a record's attribute costs a microsecond, and routers ask at each arrival.
+        scalars = replica.scalars
+        self._waiting, self._running = scalars["num_waiting"], scalars["num_running"]
+        self._decoding = scalars["num_decode"]
+        self._free, self._evictable = scalars["free_blocks"], scalars["evictable"]
+        self.pool_blocks = int(replica.parameters.record[0].pool_blocks)
+        self.block_size_tokens = int(replica.parameters.record[0].block_size)
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for admission, preempted ones too."""
+        return int(self._waiting[0])
+
+    @property
+    def running(self) -> int:
+        """Requests in the batch."""
+        return int(self._running[0])
+
+    @property
+    def requests(self) -> int:
+        """Requests here that are not finished."""
+        return int(self._waiting[0]) + int(self._running[0])
+
+    @property
+    def decoding_rows(self) -> int:
+        """Running requests whose prompt has been computed."""
+        return int(self._decoding[0])
+
+    @property
+    def available_blocks(self) -> int:
+        """Blocks that can be given out: free, or kept only for a hit."""
+        return int(self._free[0]) + int(self._evictable[0])
+
+    @property
+    def held_blocks(self) -> int:
+        """Blocks that running requests hold, shared ones once."""
+        return self.pool_blocks - self.available_blocks
+
+    def work_ahead(self) -> tuple[int, int]:
+        """(prompt tokens still to be computed, blocks that the waiting will take); one pass over the requests here."""
+        r = self._replica
+        tokens, blocks = work_ahead(r.parameters.record, r.scalars, r.requests, r.rows)
+        return int(tokens), int(blocks)
+
+    def cached_prompt_tokens(self, request: RoutedRequest) -> int:
+        """Tokens of its prompt that an admission now would find cached; 0 where nothing is shared."""
+        r = self._replica
+        if request.num_ids == 0 or not r.parameters.record[0].sharing:
+            return 0
+        prompt, count = request.prompt_tokens, request.num_ids
+        return int(cached_tokens(r.parameters.record, r.keys, request.ids, request.ids_at, count, prompt))
+
+
+class Router(Protocol):
+    """Chooses a replica for each arrival. One object serves one run."""
+
+    #: Every choice follows from the request's row alone: replicas need not be advanced before it.
+    stateless: ClassVar[bool]
+
+    def choose(self, request: RoutedRequest, replicas: Sequence[ReplicaView], now_ns: int, /) -> int:
+        """The index of the replica that takes the request, which arrives now. Replicas have been advanced to now."""
+
+
+class RoundRobin:
+    """Each replica in turn."""
+
+    stateless: ClassVar[bool] = True
+
+    def choose(self, request: RoutedRequest, replicas: Sequence[ReplicaView], _now_ns: int, /) -> int:
+        return request.row % len(replicas)
+
+
+class LeastLoaded:
+    """The fewest requests, waiting and running."""
+
+    stateless: ClassVar[bool] = False
+
+    def choose(self, _request: RoutedRequest, replicas: Sequence[ReplicaView], _now_ns: int, /) -> int:
+        loads = [replica.requests for replica in replicas]
+        return loads.index(min(loads))
+
+
+class LeastTokens:
+    """The fewest prompt tokens still to be computed; of equals the fewest requests."""
+
+    stateless: ClassVar[bool] = False
+
+    def choose(self, _request: RoutedRequest, replicas: Sequence[ReplicaView], _now_ns: int, /) -> int:
+        loads = [(replica.work_ahead()[0], replica.requests) for replica in replicas]
+        return loads.index(min(loads))
+
+
+class LeastKv:
+    """The fewest KV blocks, held and wanted by those who wait."""
+
+    stateless: ClassVar[bool] = False
+
+    def choose(self, _request: RoutedRequest, replicas: Sequence[ReplicaView], _now_ns: int, /) -> int:
+        loads = [replica.held_blocks + replica.work_ahead()[1] for replica in replicas]
+        return loads.index(min(loads))
+
+
+class PrefixAware:
+    """The least cost in blocks: `weight` x those to be prefilled, this prompt's uncached ones among them, + those held.
+
+    The rule of NVIDIA Dynamo's KV router at temperature 0; its overlap weight is `weight`.
+    """
+
+    stateless: ClassVar[bool] = False
+
+    def __init__(self, weight: float = PREFIX_WEIGHT) -> None:
+        self.weight = weight
+
+    def choose(self, request: RoutedRequest, replicas: Sequence[ReplicaView], _now_ns: int, /) -> int:
+        costs = [self._cost(request, replica) for replica in replicas]
+        return costs.index(min(costs))
+
+    def _cost(self, request: RoutedRequest, replica: ReplicaView) -> float:
+        tokens, wanted = replica.work_ahead()
+        tokens += request.prompt_tokens - replica.cached_prompt_tokens(request)
+        return self.weight * (tokens / replica.block_size_tokens) + (replica.held_blocks + wanted)
+
+
+class SessionSticky:
+    """The replica that took the session's first request, which went to the least loaded one.
+
+    A request without a session is one of its own. Memory grows with the number of sessions.
+    """
+
+    stateless: ClassVar[bool] = False
+
+    def __init__(self) -> None:
+        self._first = LeastLoaded()
+        self._homes: dict[int, int] = {}
+
+    def choose(self, request: RoutedRequest, replicas: Sequence[ReplicaView], now_ns: int, /) -> int:
+        home = None if request.session is None else self._homes.get(request.session)
+        if home is None:
+            home = self._first.choose(request, replicas, now_ns)
+            if request.session is not None:
+                self._homes[request.session] = home
+        return home
+
+
+_ROUTERS: dict[str, Callable[[], Router]] = {
+    "round-robin": RoundRobin,
+    "least-loaded": LeastLoaded,
+    "least-tokens": LeastTokens,
+    "least-kv": LeastKv,
+    "prefix-aware": PrefixAware,
+    "session-sticky": SessionSticky,
+}
+
+#: Every router by name, with one line on what it does.
+ROUTERS: dict[str, str] = {
+    "round-robin": "each replica in turn, whatever its state (default)",
+    "least-loaded": "the fewest requests, waiting and running",
+    "least-tokens": "the fewest prompt tokens still to be computed; of equals the fewest requests",
+    "least-kv": "the fewest KV blocks, held and wanted by those who wait",
+    "prefix-aware": "blocks to be prefilled, less what is cached, weighed against blocks held "
+    "(a trace with prefix hashes, a policy that shares)",
+    "session-sticky": "where the session's first request went, and that to the least loaded (a trace with sessions)",
+}
+
+
+def make_router(name: str, prefix_weight: float | None = None) -> Router:
+    """A router by name, for one run. ``prefix_weight``: of ``prefix-aware`` only; default ``PREFIX_WEIGHT``.
+
+    Raises ConfigError for an unknown name, and for a weight that is not finite and at least 0 or that nothing reads.
+    """
+    if name not in _ROUTERS:
+        raise ConfigError(f"router {name!r} is unknown{nearest(name, _ROUTERS)}", "router", name)
+    if prefix_weight is None:
+        return _ROUTERS[name]()
+    if name != "prefix-aware":
+        raise ConfigError(f"prefix_weight = {prefix_weight}: router {name!r} has no weight; 'prefix-aware' has one")
+    if not (np.isfinite(prefix_weight) and prefix_weight >= 0):
+        raise ConfigError(f"prefix_weight = {prefix_weight}: should be a finite number of at least 0")
+    return PrefixAware(prefix_weight)
