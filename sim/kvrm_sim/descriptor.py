@@ -14,11 +14,25 @@ from numpy.typing import NDArray
 
 from kvrm_sim import state as st
 from kvrm_sim.check import INVARIANTS, broken_invariant
-from kvrm_sim.compiled import outlined
+from kvrm_sim.compiled import kernel, outlined
 from kvrm_sim.decoding import READ_STAGED, row_computed
 from kvrm_sim.pager import PAGED, held_blocks
 from kvrm_sim.state import NONE, OK, Ints, Records
 from kvrm_sim.transport import plan_groups
+
+
+@kernel
+def _reset_table(tables: Ints, written: Ints, slot: int) -> None:
+    tables[slot, : written[slot, 0]] = 0
+    written[slot, :] = 0
+
+
+@kernel
+def _reset_tables(tables: Ints, written: Ints, active: Ints) -> None:
+    """Nothing is left in the table of a slot that no row has."""
+    for slot in range(len(active)):
+        if active[slot] == 0 and written[slot, 0] > 0:
+            _reset_table(tables, written, slot)
 
 
 @outlined
@@ -68,8 +82,7 @@ def inspect_step(
             slot = r.slot
             computed = row_computed(s, rows, row)
             if written[slot, 1] != r.order + 1 or written[slot, 2] != r.dropped:
-                tables[slot, : written[slot, 0]] = 0
-                written[slot, 0] = 0
+                _reset_table(tables, written, slot)
                 written[slot, 1] = r.order + 1
                 written[slot, 2] = r.dropped
             if p.reserve == PAGED:
@@ -88,10 +101,7 @@ def inspect_step(
             active[slot] = 1
             stage_rows[slot] = row
         row = r.next
-    for slot in range(p.slots):
-        if active[slot] == 0 and written[slot, 0] > 0:
-            tables[slot, : written[slot, 0]] = 0
-            written[slot, :] = 0
+    _reset_tables(tables, written, active)
     if p.read != READ_STAGED or steps[0].prefill_rows > 0:
         return OK, 0
     return OK, plan_groups(p, s, rows, table, groups)
