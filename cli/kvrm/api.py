@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack
 
-from kvrm.clusters import DEFAULT_ROUTER, check_cluster, split_options
+from kvrm.clusters import check_cluster, is_one_replica, run_replicas, split_options
 from kvrm.folders import refuse_source, staged
 from kvrm.results import Comparison, Replay
 
@@ -42,10 +42,16 @@ KINDS = ("policies", "models", "hardware", "traces", "routers")
 
 
 class ClusterOptions(TypedDict, total=False):
-    """Several equal replicas behind a router, instead of one. Without ``cluster`` the others are refused."""
+    """Several replicas behind a router, instead of one: ``cluster``, or both ``prefill_replicas`` and
+    ``decode_replicas``. Without them a router is refused.
+    """
 
-    #: How many replicas serve the whole trace.
+    #: How many equal replicas serve the whole trace.
     cluster: int | None
+    #: Replicas that compute prompts and give first tokens; the router shares requests among them.
+    prefill_replicas: int | None
+    #: Replicas that decode what those have prefilled, each where the fewest blocks are taken.
+    decode_replicas: int | None
     #: A name of ``catalogue("routers")``; default round-robin.
     router: str | None
     #: Of router ``prefix-aware``: blocks held that weigh as much as one block to be prefilled. Default 1.
@@ -278,24 +284,11 @@ def _run(
             progress(name, share)
 
     report = None if progress is None else advance
-    count = cluster.get("cluster")
-    if count is None:
+    if is_one_replica(cluster):
         from kvrm_sim.engine import run
 
         return run(trace, config, out=out, driver=driver, progress=report, stop_at_s=stop_at_s, keep=keep)
-    from kvrm_sim.cluster import run_cluster
-
-    return run_cluster(
-        trace,
-        config,
-        replicas=count,
-        router=cluster.get("router") or DEFAULT_ROUTER,
-        prefix_weight=cluster.get("prefix_weight"),
-        out=out,
-        progress=report,
-        stop_at_s=stop_at_s,
-        keep=keep,
-    )
+    return run_replicas(trace, config, cluster, out=out, progress=report, stop_at_s=stop_at_s, keep=keep)
 
 
 def _write_comparison(comparison: Comparison, folder: Path) -> str:

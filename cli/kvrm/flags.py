@@ -132,9 +132,21 @@ class Cluster:
             "--cluster", metavar="N", text="Simulate N replicas that share the whole trace (one share: --replicas)."
         ),
     ] = None
+    prefill_replicas: Annotated[
+        int | None,
+        _option(
+            "--prefill-replicas",
+            metavar="P",
+            text="With --decode-replicas: P replicas compute prompts, D others decode.",
+        ),
+    ] = None
+    decode_replicas: Annotated[
+        int | None,
+        _option("--decode-replicas", metavar="D", text="Replicas that decode what the prefill replicas hand over."),
+    ] = None
     router: Annotated[
         str | None,
-        _option("--router", text="How --cluster shares requests: a name of `kvrm list routers` (default round-robin)."),
+        _option("--router", text="How replicas share requests: a name of `kvrm list routers` (default round-robin)."),
     ] = None
     prefix_weight: Annotated[
         float | None,

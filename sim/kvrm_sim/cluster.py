@@ -20,6 +20,7 @@ import simpy
 from kvrm_sim import state as st
 from kvrm_sim.cluster_records import MergedRecords, Target
 from kvrm_sim.cluster_summary import summarize_cluster
+from kvrm_sim.columns import REPLICA
 from kvrm_sim.config import ReplicaConfig
 from kvrm_sim.derivation import parameters_of
 from kvrm_sim.engine import STEPS_A_CALL, say_if_cold
@@ -41,11 +42,17 @@ ROUTED_ROWS = 8_192
 #: With prefix hashes every replica keeps those of a whole chunk.
 _LEAST_ROWS = 256
 
+#: The replica has more to do before the time to which it is advanced.
+GOES_ON = (st.WORK, st.DECIDED)
+
 Progress = Callable[[int], None]
 
 
 class Cluster:
     """Equal replicas and their router. ``target`` gets their records, in one order, with ``replica``."""
+
+    #: Where the replicas stop for :meth:`on_decision`: nowhere.
+    flags = 0
 
     def __init__(self, parameters: CoreParameters, count: int, router: Router, target: Target) -> None:
         self.router = router
@@ -53,6 +60,12 @@ class Cluster:
         out_records = max(4 * int(parameters.record[0].slots), OUT_RECORDS // count)
         self.replicas = [Replica(parameters, self.records.sinks(at), out_records=out_records) for at in range(count)]
         self.views = [ReplicaView(replica) for replica in self.replicas]
+
+    def serve(self, feed: Iterator[Chunk], stop_ns: int, progress: Progress) -> None:
+        """Run :meth:`process` in an environment of its own."""
+        env = simpy.Environment(initial_time=0)
+        env.process(self.process(env, feed, stop_ns, progress))
+        env.run()
 
     def process(
         self, env: simpy.Environment, feed: Iterator[Chunk], stop_ns: int, progress: Progress
@@ -77,13 +90,18 @@ class Cluster:
 
     def advance(self, until_ns: int, *, known_until_ns: int, progress: Progress | None = None) -> None:
         """Advance every replica to a time; no arrival before ``known_until_ns`` is missing."""
-        for replica in self.replicas:
+        for at, replica in enumerate(self.replicas):
             if replica.rests_until(until_ns):
                 continue
             replica.know_until(known_until_ns)
-            while replica.advance(until_ns, max_steps=STEPS_A_CALL) == st.WORK:
-                if progress is not None:
+            while (reason := replica.advance(until_ns, max_steps=STEPS_A_CALL, flags=self.flags)) in GOES_ON:
+                if reason == st.DECIDED:
+                    self.on_decision(at)
+                elif progress is not None:
                     progress(replica.now_ns)
+
+    def on_decision(self, at: int) -> None:
+        """That replica has just decided a step (with ``flags`` = STOP_AT_DECISIONS only)."""
 
     def _share(self, chunk: Chunk, stop_ns: int, progress: Progress) -> None:
         """Hand out a chunk at once: nothing that the replicas do matters to the router."""
@@ -179,8 +197,8 @@ def run_cluster(
     about_router: dict[str, Any] = {"router": router}
     if router == "prefix-aware":
         about_router["prefix_weight"] = PREFIX_WEIGHT if prefix_weight is None else prefix_weight
-    with RunWriter(out, force=force, by_replica=True) as writer:
-        collector = Collector(by_replica=True)
+    with RunWriter(out, force=force, request_fields=REPLICA) as writer:
+        collector = Collector(request_fields=REPLICA)
         cluster = Cluster(parameters, replicas, made, collector if out is None and keep else writer)
         started = time.perf_counter()
         _drive(cluster, trace, st.NEVER if stop_at_s is None else round(stop_at_s * 1e9), progress, chunk_rows)
@@ -230,7 +248,5 @@ def _drive(
             chunk_rows = max(_LEAST_ROWS, CHUNK_ROWS_WITH_IDS // len(cluster.replicas))
     needs_sessions = "session_id" in trace.info.columns and not cluster.router.stateless
     feed = arrival_chunks(trace, chunk_rows, with_ids=with_ids, with_sessions=needs_sessions)
-    env = simpy.Environment(initial_time=0)
-    env.process(cluster.process(env, feed, stop_ns, report))
-    env.run()
+    cluster.serve(feed, stop_ns, report)
     report(span_ns)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvrm_sim import state as st
-from kvrm_sim.columns import with_replica
+from kvrm_sim.columns import with_fields
 from kvrm_sim.replica import Replica, Sinks
 
 _EXPOSED = tuple(f"{part}_exposed_ns" for part in st.PARTS)
@@ -48,7 +48,7 @@ class _Stream:
         sink: Callable[[st.Records, NDArray[np.int64]], None],
     ) -> None:
         self._names = dtype.names or ()
-        self._dtype = with_replica(dtype)
+        self._dtype = with_fields(dtype)
         self._time_ns, self._sink = time_ns, sink
         self._kept: list[st.Records] = []
         self._beside: list[NDArray[np.int64]] = []

@@ -35,8 +35,8 @@ _ADDED = (
     "acc_reserved", "acc_allocated", "acc_used", "acc_cached", "acc_running", "acc_waiting",
 )  # fmt: skip
 #: Of one replica in the plan; the summary holds them for the cluster.
-_A_REPLICA = ("kv_footprint_bytes", "staging_bytes", "graphs_bytes", "pool_bytes", "pool_blocks", "slots", "captures")
-_PEAKED = ("reserved_kv_bytes", "allocated_kv_bytes", "used_kv_bytes", "cached_kv_bytes", "running", "waiting")
+A_REPLICA = ("kv_footprint_bytes", "staging_bytes", "graphs_bytes", "pool_bytes", "pool_blocks", "slots", "captures")
+PEAKED = ("reserved_kv_bytes", "allocated_kv_bytes", "used_kv_bytes", "cached_kv_bytes", "running", "waiting")
 
 
 def merged_scalars(replicas: Sequence[Replica]) -> st.Records:
@@ -84,7 +84,7 @@ def summarize_cluster(
 
     ``router``: its name and parameters. Raises InvariantError when requests are not conserved.
     """
-    flooded = [at for at, replica in enumerate(replicas) if _overloaded(replica)]
+    flooded = [at for at, replica in enumerate(replicas) if is_flooded(replica)]
     scalars = merged_scalars(replicas)
     run = summarize(
         params=replicas[0].parameters.record,
@@ -99,44 +99,51 @@ def summarize_cluster(
         wall_s=wall_s,
         peak_rss_bytes=peak_rss_bytes,
         overloaded_apart=bool(flooded),
-        extra_warnings=[_flooded(flooded, len(replicas))] if flooded and len(replicas) > 1 else [],
+        extra_warnings=[flooded_line(flooded, len(replicas))] if flooded and len(replicas) > 1 else [],
     )
-    for name in _A_REPLICA:
+    for name in A_REPLICA:
         run[name] *= len(replicas)
-    for name in _PEAKED:
+    for name in PEAKED:
         if run[name] is not None:
             run[name]["peak"] = run[name]["peak"] if len(replicas) == 1 else None
-    table = [_of_replica(at, replica, busy_ns[at], run, plan) for at, replica in enumerate(replicas)]
+    table = [row_of_replica(at, replica, busy_ns[at], run, plan) for at, replica in enumerate(replicas)]
     run["cluster"] = {
         "replicas": len(replicas),
         **router,
-        "imbalance": {
-            "requests": _imbalance([row["requests"] for row in table]),
-            "busy_time": _imbalance(busy_ns),
-            "tokens": _imbalance([row["prefill_tokens"] + row["delivered_tokens"] for row in table]),
-        },
+        "imbalance": imbalances(table),
         "per_replica": table,
     }
     return run
 
 
-def _overloaded(replica: Replica) -> bool:
+def is_flooded(replica: Replica) -> bool:
+    """Whether a replica by itself was overloaded."""
     s = replica.scalars[0]
     end_ns = int(s.now_ns if s.unfinished else s.last_finish_ns)
     return bool(is_overloaded(replica.parameters.record[0], s, replica.arrays.waiting_tenths, end_ns))
 
 
-def _flooded(which: Sequence[int], count: int) -> str:
+def flooded_line(which: Sequence[int], count: int) -> str:
+    """The caveat that names them."""
     return f"replicas_overloaded: {len(which)} of {count} replicas ({', '.join(map(str, which))}) by themselves"
 
 
-def _imbalance(loads: Sequence[int]) -> float | None:
+def imbalances(table: Sequence[dict[str, Any]]) -> dict[str, float | None]:
+    """Greatest / mean over the rows of a table of replicas, of requests, busy time and tokens."""
+    return {
+        "requests": _imbalance([row["requests"] for row in table]),
+        "busy_time": _imbalance([row["busy_s"] for row in table]),
+        "tokens": _imbalance([row["prefill_tokens"] + row["delivered_tokens"] for row in table]),
+    }
+
+
+def _imbalance(loads: Sequence[float]) -> float | None:
     """Greatest / mean: 1 where all are alike, the number of replicas where one does everything; None without load."""
     total = sum(loads)
     return max(loads) * len(loads) / total if total else None
 
 
-def _of_replica(at: int, replica: Replica, busy_ns: int, run: dict[str, Any], plan: MemoryPlan) -> dict[str, Any]:
+def row_of_replica(at: int, replica: Replica, busy_ns: int, run: dict[str, Any], plan: MemoryPlan) -> dict[str, Any]:
     """One row of the table. Means are over the cluster's span, so that they add up to the cluster's."""
     s, span_ns = replica.scalars[0], run["sim"]["span_s"] * 1e9
     a = replica.arrays
@@ -166,5 +173,5 @@ def _of_replica(at: int, replica: Replica, busy_ns: int, run: dict[str, Any], pl
             "mean": mean(s.acc_allocated, plan.block_bytes),
             "peak": int(s.peak_allocated_blocks) * plan.block_bytes,
         },
-        "overloaded": _overloaded(replica),
+        "overloaded": is_flooded(replica),
     }

@@ -18,7 +18,18 @@ from kvrm_sim.state import END_REASONS, NONE, OUTCOMES, RUN_CLASSES, Records
 RENAMED = {"delivered": "delivered_tokens"}
 WORDS = {"outcome": OUTCOMES, "reason": END_REASONS}
 NULLABLE = frozenset(
-    {"admitted_ns", "first_token_ns", "finish_ns", "itl_p50_ns", "itl_p99_ns", "itl_max_ns", "hit_tokens"}
+    {
+        "admitted_ns",
+        "first_token_ns",
+        "finish_ns",
+        "itl_p50_ns",
+        "itl_p99_ns",
+        "itl_max_ns",
+        "hit_tokens",
+        "decode_replica",
+        "transfer_ns",
+        "transfer_groups",
+    }
 )
 
 #: `runs_1_blocks`, `runs_2_3_blocks`, …: runs of that many blocks in live block tables, at the sample's time.
@@ -29,9 +40,14 @@ RUN_COLUMNS = (
 )
 
 
-def with_replica(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Records of ``OUT``, ``WINDOWS`` or ``POOL_SAMPLES`` with a last field ``replica``: those of a cluster."""
-    return np.dtype([*((name, np.int64) for name in dtype.names or ()), ("replica", np.int64)])
+#: What the records of a cluster have besides; requests whose prompt and decode are on different replicas have more.
+REPLICA = ("replica",)
+SPLIT = ("replica", "decode_replica", "transfer_ns", "transfer_groups")
+
+
+def with_fields(dtype: np.dtype[Any], more: tuple[str, ...] = REPLICA) -> np.dtype[Any]:
+    """Records of ``OUT``, ``WINDOWS`` or ``POOL_SAMPLES`` with int64 fields behind: those of a cluster."""
+    return np.dtype([(name, np.int64) for name in (*(dtype.names or ()), *more)])
 
 
 def request_table(records: Records) -> pa.Table:

@@ -226,14 +226,19 @@ def span_process(
     progress: Callable[[int], None],
 ) -> Generator[simpy.Event, Any, None]:
     """Driver 2: a replica's SimPy process that advances as far as the arrivals at hand allow."""
+    known_until_ns = 0
     while True:
         reason = replica.advance(stop_ns, max_steps=STEPS_A_CALL)
         if replica.now_ns > env.now:
             yield env.timeout(replica.now_ns - env.now)
         progress(replica.now_ns)
-        if reason == st.NEED_ARRIVALS:
+        # A step that outlasts the stop does not ask for those who arrive during it.
+        if reason == st.NEED_ARRIVALS or (
+            reason == st.UNTIL and known_until_ns <= stop_ns and known_until_ns < st.NEVER
+        ):
             chunk = next(feed)
-            replica.supply(chunk.arrivals, known_until_ns=chunk.known_until_ns, ids=chunk.ids)
+            known_until_ns = chunk.known_until_ns
+            replica.supply(chunk.arrivals, known_until_ns=known_until_ns, ids=chunk.ids)
         elif reason != st.WORK:
             return
 

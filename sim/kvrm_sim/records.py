@@ -26,13 +26,14 @@ from numpy.typing import NDArray
 
 from kvrm_sim.columns import (
     RENAMED,
+    REPLICA,
     WORDS,
     pool_record,
     pool_record_table,
     pool_records,
     request_table,
     step_table,
-    with_replica,
+    with_fields,
 )
 from kvrm_sim.errors import InputError, RunError
 from kvrm_sim.state import OUT, POOL_SAMPLES, WINDOWS, Records
@@ -104,13 +105,13 @@ class RunWriter:
     """Writes one run's folder; a context manager that leaves nothing behind unless ``commit`` was called.
 
     ``folder=None`` writes nothing. Raises InputError at once when the folder exists (unless kvrm wrote it and ``force``
-    is set) or cannot be written; RunError when writing fails later. ``by_replica``: every record has the field
-    ``replica`` (columns.with_replica), and every table that column.
+    is set) or cannot be written; RunError when writing fails later. ``request_fields``: a cluster's; what its
+    requests have besides (columns.with_fields), and that every other record has ``replica``.
     """
 
-    def __init__(self, folder: Path | None, force: bool = False, *, by_replica: bool = False) -> None:
+    def __init__(self, folder: Path | None, force: bool = False, *, request_fields: tuple[str, ...] = ()) -> None:
         self.folder = folder
-        self._by_replica = by_replica
+        self._request_fields = request_fields
         self._workshop: Path | None = None
         self._new_parents: list[Path] = []
         self._streams: list[_Stream] = []
@@ -126,7 +127,9 @@ class RunWriter:
             self._workshop = Path(tempfile.mkdtemp(prefix=f".{folder.name}.partial-", dir=folder.parent))
             self._unfinished.mkdir()
             for name, fields, rows, to_table in _FILES:
-                dtype = with_replica(fields) if self._by_replica else fields
+                dtype = fields
+                if self._request_fields:
+                    dtype = with_fields(fields, self._request_fields if name == "requests" else REPLICA)
                 dtype = pool_record(dtype) if name == "pool" else dtype
                 self._streams.append(_Stream(self._unfinished / f"{name}.parquet", dtype, rows, to_table))
         except OSError as error:

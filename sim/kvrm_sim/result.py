@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from kvrm_sim import state as st
-from kvrm_sim.columns import pool_table, request_table, step_table, with_replica
+from kvrm_sim.columns import REPLICA, pool_table, request_table, step_table, with_fields
 from kvrm_sim.config import ReplicaConfig
 from kvrm_sim.errors import InputError
 from kvrm_sim.memory import MemoryPlan
@@ -60,10 +60,10 @@ class RunResult:
 
 
 class Collector:
-    """Keeps the records of a run that writes nothing. ``by_replica``: they have the field ``replica``."""
+    """Keeps the records of a run that writes nothing. ``request_fields``: as of a RunWriter."""
 
-    def __init__(self, *, by_replica: bool = False) -> None:
-        self._by_replica = by_replica
+    def __init__(self, *, request_fields: tuple[str, ...] = ()) -> None:
+        self._request_fields = request_fields
         self._parts: dict[str, list[pa.Table]] = {"requests": [], "steps": [], "pool": []}
 
     def requests(self, records: st.Records) -> None:
@@ -76,10 +76,9 @@ class Collector:
         self._parts["pool"].append(pool_table(samples, classes))
 
     def tables(self) -> dict[str, pa.Table]:
-        out, windows, samples = (
-            np.zeros(0, with_replica(dtype) if self._by_replica else dtype)
-            for dtype in (st.OUT, st.WINDOWS, st.POOL_SAMPLES)
-        )
+        of_requests, of_others = self._request_fields, REPLICA if self._request_fields else ()
+        out = np.zeros(0, with_fields(st.OUT, of_requests))
+        windows, samples = (np.zeros(0, with_fields(dtype, of_others)) for dtype in (st.WINDOWS, st.POOL_SAMPLES))
         empty = {
             "requests": request_table(out),
             "steps": step_table(windows),

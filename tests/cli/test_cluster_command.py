@@ -125,3 +125,34 @@ def test_sessions_stay_together_through_the_public_function(tmp_path: Path) -> N
 def test_the_public_function_refuses_a_router_without_a_cluster() -> None:
     with pytest.raises(InputError, match="pass cluster = N as well"):
         kvrm.replay("azure-conv-like", router="least-kv")
+
+
+def test_prefill_and_decode_are_split_through_the_command() -> None:
+    done = command("replay", *SHORT, "--prefill-replicas", "1", "--decode-replicas", "2", "--json")
+    assert done.returncode == 0, done.stderr
+    run = only_run(done.stdout)
+    assert run["counts"]["completed"] == 60
+    assert [row["kind"] for row in run["cluster"]["per_replica"]] == ["prefill", "decode", "decode"]
+    assert run["cluster"]["kv_transfer"]["n"] <= 60
+
+
+def test_the_text_of_a_split_names_each_side() -> None:
+    done = command("replay", *SHORT, "--prefill-replicas", "1", "--decode-replicas", "1")
+    assert done.returncode == 0, done.stderr
+    assert "imbalance of prefill" in done.stdout
+    assert "moved from prefill to decode: 60 prompts" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--prefill-replicas", "2"], "one needs the other"),
+        (["--prefill-replicas", "2", "--decode-replicas", "2", "--cluster", "2"], "not both"),
+        (["--prefill-replicas", "2", "--decode-replicas", "2", "--replicas", "2"], "one replica's share"),
+        (["--prefill-replicas", "0", "--decode-replicas", "2"], "prefill_replicas = 0"),
+        (["--prefill-replicas", "1", "--decode-replicas", "1", "--policy", "static"], "paged policies only"),
+        (["--prefill-replicas", "1", "--decode-replicas", "1", "--prefill", "none"], "nothing to do"),
+    ],
+)
+def test_a_wrong_split_is_one_line_and_exit_2(arguments: list[str], message: str) -> None:
+    assert message in refusal("replay", *SHORT, *arguments)

@@ -38,7 +38,9 @@ def conversations(folder: Path, rng: random.Random, *, count: int = 12) -> Trace
         at, blocks = rng.randint(0, 2 * S), rng.randint(1, 4)
         for turn in range(rng.randint(1, 6)):
             hashes = [100 * session + block for block in range(blocks)]
-            prompt = 16 * blocks + rng.choice((0, 1, 7))
+            rest = rng.choice((0, 1, 7))
+            prompt = 16 * blocks + rest
+            hashes += [10_000 + len(rows)] if rest else []  # the last block is not full: nobody else's
             rows.append(
                 {"arrival_ns": at, "prompt_tokens": prompt, "output_tokens": rng.randint(1, 40), "turn": turn,
                  "session_id": None if session % 5 == 4 else f"s{session}", "prefix_hashes": hashes}
@@ -49,7 +51,9 @@ def conversations(folder: Path, rng: random.Random, *, count: int = 12) -> Trace
     rows[0]["arrival_ns"] = 0
     path = folder / "conversations.parquet"
     pq.write_table(pa.Table.from_pylist([{k: v for k, v in row.items() if k != "turn"} for row in rows]), path)
-    return open_trace(path, hash_block_tokens=16)
+    trace = open_trace(path, hash_block_tokens=16)
+    assert trace.info.rows == len(rows), "none was refused"
+    return trace
 
 
 def sharing(**settings: Any) -> ReplicaConfig:

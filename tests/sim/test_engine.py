@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kvrm_sim import engine
 from kvrm_sim import state as st
 from kvrm_sim.config import ReplicaConfig
 from kvrm_sim.derivation import parameters_of
@@ -155,6 +156,19 @@ def test_a_stop_before_the_first_arrival_ends_leaves_it_unfinished(driver: Any, 
     found = [(row["row"], row["outcome"], row["delivered_tokens"]) for row in result.requests.to_pylist()]
     assert sorted(found) == [(0, "unfinished", 3), (1, "unfinished", 2)]
     assert "stopped: 1 of 3 requests of the trace had not arrived" in result.warnings
+
+
+@pytest.mark.parametrize("rows", [1, 2, 100])
+def test_a_stop_during_a_step_counts_who_arrived_before_it(
+    rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However arrivals are cut: those at the stop itself too, those after it not."""
+    whole = engine.arrival_chunks
+    monkeypatch.setattr(engine, "arrival_chunks", lambda trace, with_ids: whole(trace, rows, with_ids=with_ids))
+    trace = trace_of(tmp_path, *[(at * S, 5, 3) for at in (0, 1, 2, 5, 6)])
+    result = run(trace, tiny("dynamic", step_ns=10 * S), stop_at_s=5)
+    assert sorted(result.requests["row"].to_pylist()) == [0, 1, 2, 3]
+    assert result.summary["counts"]["unfinished"] == 4
 
 
 def test_results_read_alike_from_memory_and_from_the_folder(tmp_path: Path) -> None:

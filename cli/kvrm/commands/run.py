@@ -123,19 +123,25 @@ def _check_output(output: Output) -> None:
 
 def _cluster_options(cluster: Cluster, load: Load, running: Running) -> api.ClusterOptions:
     """The options of the cluster; those that contradict each other are refused before the trace is read."""
-    if cluster.cluster is not None and load.replicas is not None:
-        raise typer.BadParameter(
-            f"--replicas {load.replicas} replays one replica's share of the trace, --cluster {cluster.cluster} all "
-            "replicas on the whole of it: pass one of them",
-            param_hint="--replicas and --cluster",
-        )
-    for name, value in (("--router", cluster.router), ("--prefix-weight", cluster.prefix_weight)):
-        if value is not None and cluster.cluster is None:
+    several = {
+        "--cluster": cluster.cluster,
+        "--prefill-replicas": cluster.prefill_replicas,
+        "--decode-replicas": cluster.decode_replicas,
+    }
+    for name, value in several.items():
+        if value is not None and load.replicas is not None:
+            raise typer.BadParameter(
+                f"--replicas {load.replicas} replays one replica's share of the trace, {name} {value} all replicas on "
+                "the whole of it: pass one of them",
+                param_hint=f"--replicas and {name}",
+            )
+    for name, given in (("--router", cluster.router), ("--prefix-weight", cluster.prefix_weight)):
+        if given is not None and all(value is None for value in several.values()):
             raise typer.BadParameter("one replica has nothing to route: pass --cluster N as well", param_hint=name)
-    if cluster.cluster is None:
-        return {}
     options: api.ClusterOptions = {
         "cluster": cluster.cluster,
+        "prefill_replicas": cluster.prefill_replicas,
+        "decode_replicas": cluster.decode_replicas,
         "router": cluster.router,
         "prefix_weight": cluster.prefix_weight,
     }
