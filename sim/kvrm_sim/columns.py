@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kvrm_sim.state import END_REASONS, NONE, OUTCOMES, RUN_CLASSES, Records
+from kvrm_sim.state import END_REASONS, NONE, OUTCOMES, POOL_SAMPLES, RUN_CLASSES, Records
 
 #: Columns that are named otherwise in the files than in the core's records.
 RENAMED = {"delivered": "delivered_tokens"}
@@ -94,6 +94,10 @@ def _column(name: str, values: NDArray[np.int64]) -> pa.Array:
 def pool_record(samples: np.dtype[Any]) -> np.dtype[Any]:
     """A pool sample with its run-length classes in one record."""
     return np.dtype([*((name, np.int64) for name in samples.names or ()), ("classes", np.int64, (RUN_CLASSES,))])
+
+
+#: Of one replica.
+POOL_RECORD = pool_record(POOL_SAMPLES)
 
 
 def pool_records(samples: Records, classes: NDArray[np.int64]) -> Records:
