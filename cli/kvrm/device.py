@@ -135,13 +135,15 @@ def validate(
     rows: int = DEFAULT_ROWS,
     repeats: int = VALIDATION_REPEATS,
     seed: int = 0,
+    ranges: bool = False,
     progress: Tell | None = None,
 ) -> Validation:
     """Simulate, execute and compare the first ``rows`` requests of a trace under each policy. See docs/validation.md.
 
     ``policies``: the six that the device executes, unless named. ``loads``: arrival rates as shares of what a policy
-    can serve. With ``out`` a folder is written: ``report.json``, ``steps.parquet``, ``validation.png`` and ``.svg``.
-    Raises as :func:`calibrate`; what was executed and does not hold is in ``failures``.
+    can serve. ``ranges``: name the parts of each step to a profiler. With ``out`` a folder is written:
+    ``report.json``, ``steps.parquet``, ``validation.png`` and ``.svg``. Raises as :func:`calibrate`; what was
+    executed and does not hold is in ``failures``.
     """
     from kvrm_sim.config import load_hardware, load_model
 
@@ -169,6 +171,7 @@ def validate(
         rows=rows,
         repeats=repeats,
         seed=seed,
+        ranges=ranges,
         progress=progress,
     )
     found = Validation(

@@ -59,22 +59,25 @@ class _Flight:
     submit_ns: int = 0
 
 
+#: What the simulator knows and the device does not execute: key, value, why.
+NOT_EXECUTED: tuple[tuple[str, object, str], ...] = (
+    ("schedule.prefill", "none", "the device computes every prompt"),
+    ("launch.mixed", "piecewise", "the device has no piecewise graphs; its mixed steps run kernel by kernel (eager)"),
+    ("launch.capture", "first_use", "the device captures its graphs before the run"),
+    ("transport.double_buffered", True, "the device has one staging buffer"),
+    ("pager.prefix_sharing", True, "the device does not share blocks yet, its prompts are drawn apart"),
+)
+
+
 def _refuse(policy: Policy) -> None:
-    """Raise ConfigError for what the simulator knows and the device does not execute."""
-    if policy.schedule.prefill == "none":
-        raise ConfigError("schedule.prefill = 'none': the device computes every prompt", "schedule.prefill", "none")
-    if policy.pager.prefix_sharing:
-        raise ConfigError(
-            "pager.prefix_sharing = true: the device does not share blocks yet, its prompts are drawn apart",
-            "pager.prefix_sharing",
-            True,
-        )
+    """Raise ConfigError for what the device does not execute: nothing is left out in silence."""
+    for key, value, why in NOT_EXECUTED:
+        part, _, name = key.partition(".")
+        if getattr(getattr(policy, part), name) == value:
+            raise ConfigError(f"{key} = {value!r}: {why}", key, value)
     if policy.far_history is not None:
-        raise ConfigError(
-            "far_history: the device writes no summaries yet, it executes exact attention only",
-            "far_history.window_tokens",
-            policy.far_history.window_tokens,
-        )
+        why = "the device writes no summaries yet, it executes exact attention only"
+        raise ConfigError(f"far_history: {why}", "far_history.window_tokens", policy.far_history.window_tokens)
 
 
 class DeviceExecutor:

@@ -71,13 +71,15 @@ def validate(
     repeats: int = 3,
     seed: int = 0,
     fitted: Sequence[str] = FITTED,
+    ranges: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
     """Validate ``policies`` on the first ``rows`` requests of a trace; returns plain values for JSON.
 
     ``loads``: arrival rates as shares of saturation. ``fitted``: policies that the profile was fitted on, reported
-    apart. :func:`verdict` says what failed, :func:`missed_goals` which errors are larger than the goals.
-    Raises ConfigError for arguments that cannot be, InputError for a trace of one request, and what the device raises.
+    apart. ``ranges``: name the parts of each step to a profiler (ranges.py). :func:`verdict` says what failed,
+    :func:`missed_goals` which errors are larger than the goals. Raises ConfigError for arguments that cannot be,
+    InputError for a trace of one request, and what the device raises.
     """
     began, began_cpu = time.perf_counter(), time.process_time()
     require_at_least(policies=(len(policies), 1), loads=(len(loads), 1), rows=(rows, 2), repeats=(repeats, 1))
@@ -94,7 +96,9 @@ def validate(
     # Compared with another machine's yardsticks, this one would look as fast as that.
     yardstick = Yardstick(backend, llama, profile.yardsticks_ns if machine.name in profile.description else None)
     settings = {
-        policy: _setting(size.config(policy, spec, profile, seed=seed), backend, llama, prompt, load, yardstick)
+        policy: _setting(
+            size.config(policy, spec, profile, seed=seed), backend, llama, prompt, load, yardstick, ranges=ranges
+        )
         for policy in policies
     }
     runs = _execute(settings, loads, repeats, yardstick, tell)
@@ -135,9 +139,11 @@ def _setting(
     prompt: Callable[[int, int], NDArray[np.int64]],
     load: Load,
     yardstick: Yardstick,
+    *,
+    ranges: bool,
 ) -> _Setting:
     plan = plan_memory(config)
-    device = DeviceExecutor(backend, config, plan, prompt, model=llama)
+    device = DeviceExecutor(backend, config, plan, prompt, model=llama, ranges=ranges)
     return _Setting(
         config=config,
         plan=plan,

@@ -52,6 +52,7 @@ def _account(p: Record, s: Record, step: Record, waiting_tenths: Ints) -> None:
     s.rounds += step.rounds
     s.read_tokens += step.read_tokens
     s.copied_blocks += step.copied_blocks
+    s.captures += step.captured
     s.submit_ns += step.submit_ns
     s.move_ns += step.move_ns
     weigh_memory(s, step)

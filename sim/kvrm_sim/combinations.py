@@ -122,7 +122,7 @@ def _reserve(policy: Policy) -> Iterator[str]:
 def _launch(policy: Policy) -> Iterator[str]:
     launch, schedule = policy.launch, policy.schedule
     if launch.mode == "eager":
-        ladders = ("batch_sizes", "context_buckets_tokens", "mixed", "token_sizes")
+        ladders = ("batch_sizes", "context_buckets_tokens", "mixed", "token_sizes", "capture")
         yield from _idle(launch, ladders, 'with launch.mode = "eager", which captures nothing')
     if launch.mixed == "eager":
         yield from _idle(launch, ("token_sizes",), 'with launch.mixed = "eager"')

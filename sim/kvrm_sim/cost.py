@@ -72,6 +72,12 @@ def mixed_launch_ns(p: Record, step: Record) -> int:
 
 
 @kernel
+def capture_ns(p: Record, step: Record) -> int:
+    """The stall of a step that captures its graph (`launch.capture = first_use`)."""
+    return _round(p.graph_capture_ns) if step.captured else 0
+
+
+@kernel
 def asynchronous_launch_ns(p: Record, step: Record) -> int:
     """The part of launching that runs ahead of the device: the longer of it and the device's work counts."""
     if step.launch_kind == EAGER:
@@ -141,7 +147,7 @@ def time_step(p: Record, step: Record) -> None:
         step.launch_ahead_ns = asynchronous_launch_ns(p, step)
         step.launch_kept_ns = serial_launch_ns(p, step) + step.launch_ahead_ns
     ahead = step.launch_ahead_ns
-    step.launch_busy_ns = step.launch_kept_ns + mixed_launch_ns(p, step)
+    step.launch_busy_ns = step.launch_kept_ns + mixed_launch_ns(p, step) + capture_ns(p, step)
     submit = submit_ns(p, step)
     move = move_ns(p, step)
     step.submit_ns = submit

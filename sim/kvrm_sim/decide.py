@@ -36,7 +36,7 @@ def decide(p: Record, s: Record, step: Record, a: Arrays) -> bool:
     if step.decode_rows + step.prefill_rows == 0:
         return False
     count_transfers(p, s, step, a)
-    choose_launch(p, s, step, a.ladders, a.rows)
+    choose_launch(p, s, step, a.ladders, a.captured, a.rows)
     step.blocks_taken = s.blocks_taken
     step.blocks_freed = s.blocks_freed
     s.blocks_freed = 0
@@ -44,6 +44,7 @@ def decide(p: Record, s: Record, step: Record, a: Arrays) -> bool:
     step.allocated_blocks = p.pool_blocks - available_blocks(s)
     step.used_tokens = s.sum_computed + s.used_prefill - p.block_size * (s.shared_again + s.sum_dropped_blocks)
     step.cached_blocks = s.evictable
+    step.running = s.num_running
     step.waiting = s.num_waiting
     time_step(p, step)
     step.end_ns = step.start_ns + step.duration_ns

@@ -71,6 +71,7 @@ def _decision_values(config: ReplicaConfig, plan: MemoryPlan) -> dict[str, int |
         "victim": code(policy.schedule.victim, words.Victim),
         "launch": code(policy.launch.mode, words.LaunchMode),
         "mixed": code(policy.launch.mixed, words.MixedMode),
+        "capture": code(policy.launch.capture, words.Capture),
         "track_longest": int(
             bool(plan.context_buckets_tokens) and plan.context_buckets_tokens[0] < history_tokens(config)
         ),
@@ -155,6 +156,7 @@ def _cost_values(config: ReplicaConfig, plan: MemoryPlan) -> dict[str, int | flo
         "mixed_launch_ns": h["mixed_launch_ns"],
         "graph_replay_ns": h["graph_replay_ns"],
         "graph_node_gap_ns": h["graph_node_gap_ns"],
+        "graph_capture_ns": h["graph_capture_ns"],
         "submit_call_ns": calls[policy.transport.submission],
         "submit_descriptor_ns": h["copy_descriptor_ns"],
         "tail_kernel_ns": h["transfer_kernel_ns"],

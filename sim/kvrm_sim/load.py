@@ -9,7 +9,7 @@ from kvrm_sim.compiled import kernel, outlined
 from kvrm_sim.pager import PAGED, blocks_for, run_length
 
 # The table of keys has one search, and it is the pool's own: a router looks up what an admission would find.
-from kvrm_sim.prefix import _find, _key, keyed_blocks
+from kvrm_sim.prefix import find_slot, key_of, keyed_blocks
 from kvrm_sim.request import known_tokens
 from kvrm_sim.state import NONE, Ints, Record, Records
 from kvrm_sim.waiting import FCFS
@@ -54,7 +54,7 @@ def cached_tokens(params: Records, keys: Ints, ids: Ints, at: int, count: int, p
     p = params[0]
     cached = 0
     for block in range(keyed_blocks(p, prompt, count)):
-        if keys[_find(p, keys, _key(p, ids, at, block)), 1] == 0:
+        if keys[find_slot(p, keys, key_of(p, ids, at, block)), 1] == 0:
             break
         cached += 1
     return int(min(cached, (prompt - 1) // p.block_size) * p.block_size)

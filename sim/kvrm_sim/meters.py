@@ -189,7 +189,7 @@ def add_step_to_window(s: Record, step: Record, w: Record, delivered: int, finis
     w.delivered_tokens += delivered
     w.finished += finished
     w.prefill_tokens += step.prefill_tokens
-    w.running = step.decode_rows + step.prefill_rows
+    w.running = step.running
     w.waiting = step.waiting
     w.decode_rows += step.decode_rows
     if step.launch_kind == 1:
@@ -236,13 +236,13 @@ def weigh_memory(s: Record, step: Record) -> None:
     s.acc_allocated += step.allocated_blocks * dt
     s.acc_used += step.used_tokens * dt
     s.acc_cached += step.cached_blocks * dt
-    s.acc_running += (step.decode_rows + step.prefill_rows) * dt
+    s.acc_running += step.running * dt
     s.acc_waiting += step.waiting * dt
     s.peak_reserved_blocks = max(s.peak_reserved_blocks, step.reserved_blocks)
     s.peak_allocated_blocks = max(s.peak_allocated_blocks, step.allocated_blocks)
     s.peak_used_tokens = max(s.peak_used_tokens, step.used_tokens)
     s.peak_cached_blocks = max(s.peak_cached_blocks, step.cached_blocks)
-    s.peak_running = max(s.peak_running, step.decode_rows + step.prefill_rows)
+    s.peak_running = max(s.peak_running, step.running)
     s.peak_waiting = max(s.peak_waiting, step.waiting)
 
 

@@ -31,6 +31,8 @@ PrefillMode: TypeAlias = Literal["none", "chunked", "separate"]
 Admission: TypeAlias = Literal["full_prompt", "first_chunk"]
 Refill: TypeAlias = Literal["continuous", "batch"]
 
+Capture: TypeAlias = Literal["warm", "first_use"]
+
 BatchLadderName: TypeAlias = Literal["full", "vllm", "pow2"]
 ContextLadderName: TypeAlias = Literal["limit", "pow2"]
 TokenLadderName: TypeAlias = Literal["vllm"]
@@ -70,6 +72,8 @@ class Launch(Table):
     #: Steps with prefill tokens: kernel by kernel, or piecewise graphs (attention outside) over `token_sizes`.
     mixed: MixedMode = "eager"
     token_sizes: Annotated[tuple[int, ...] | TokenLadderName, named_or_ladder("vllm")] = "vllm"
+    #: When shapes are captured: all of them before the run, or each in the first step that it serves, which waits.
+    capture: Capture = "warm"
 
 
 class Read(Table):

@@ -33,7 +33,7 @@ def keyed_blocks(p: Record, prompt: int, ids: int) -> int:
 
 
 @kernel
-def _key(p: Record, ids: Ints, at: int, block: int) -> int:
+def key_of(p: Record, ids: Ints, at: int, block: int) -> int:
     """The key of a prompt's `block`-th block, its hashes lying from `at` on."""
     if p.hashes_a_block > 1:
         return ids[at + (block + 1) * p.hashes_a_block - 1]
@@ -47,7 +47,7 @@ def _home(p: Record, key: int) -> int:
 
 
 @kernel
-def _find(p: Record, keys: Ints, key: int) -> int:
+def find_slot(p: Record, keys: Ints, key: int) -> int:
     """The slot that holds a key, or the empty one where it would go."""
     at = _home(p, key)
     while keys[at, 1] != 0 and keys[at, 0] != key:
@@ -84,7 +84,7 @@ def _forget(p: Record, s: Record, blocks: Records, keys: Ints, block: int) -> No
     """Drop a block's key; the entries behind it move up, so that no search ends too early."""
     _break_chain(s, blocks, block)
     mask = p.key_slots - 1
-    hole = _find(p, keys, blocks[block].key)
+    hole = find_slot(p, keys, blocks[block].key)
     at = hole
     while True:
         at = (at + 1) & mask
@@ -192,8 +192,8 @@ def find_chain(
     s.chain_evictable = 0
     s.chain_awaits = NONE
     for link in range(count):
-        key = _key(p, ids, at, link)
-        block = keys[_find(p, keys, key), 1]
+        key = key_of(p, ids, at, link)
+        block = keys[find_slot(p, keys, key), 1]
         if block == 0:
             s.chain_awaits = key
             break
@@ -208,7 +208,7 @@ def find_chain(
 @kernel
 def is_cached(p: Record, blocks: Records, keys: Ints, block: int) -> bool:
     """Whether a keyed block is the one that its key leads to."""
-    return keys[_find(p, keys, blocks[block].key), 1] == block
+    return keys[find_slot(p, keys, blocks[block].key), 1] == block
 
 
 @outlined
@@ -218,8 +218,8 @@ def give_keys(
     """Blocks [first, end) of a row are written: those whose key nobody has yet get theirs."""
     for logical in range(first, end):
         block = table[row, logical]
-        key = _key(p, ids, at, logical)
-        slot = _find(p, keys, key)
+        key = key_of(p, ids, at, logical)
+        slot = find_slot(p, keys, key)
         if keys[slot, 1] == 0 and blocks[block].key == NONE:
             keys[slot, 0] = key
             keys[slot, 1] = block

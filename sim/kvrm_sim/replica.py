@@ -18,6 +18,7 @@ from kvrm_sim.core import CLOSE, GREW, OPEN, replica_edge, span
 from kvrm_sim.descriptor import CommitDescriptor
 from kvrm_sim.errors import InputError, InvariantError, KvrmError, NoProgressError
 from kvrm_sim.feed import NO_IDS
+from kvrm_sim.launch import num_shapes
 from kvrm_sim.meters import BUCKETS
 from kvrm_sim.parameters import CoreParameters
 from kvrm_sim.wheel import FINISH_LISTS
@@ -65,6 +66,7 @@ class Replica:
             tree=new_tree(pool + 2),
             table=np.zeros((slots, int(p.table_width)), np.int64),
             ladders=parameters.ladders,
+            captured=np.zeros(num_shapes(p), np.int64),
             keys=np.zeros((max(1, int(p.key_slots)), 2), np.int64),
             chain=np.zeros(int(p.table_width) if p.sharing else 1, np.int64),
             arrivals=np.zeros(0, st.ARRIVALS),

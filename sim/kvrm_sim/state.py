@@ -79,7 +79,7 @@ PARAMS = _record(
     # schedule
     "slots", "prefill", "token_budget", "admission", "watermark_blocks", "refill", "queue_order", "aging_ns", "victim",
     # launch: ladders live in one int64 array, each from `_at`, `num_` entries, ascending
-    "launch", "mixed", "num_batch_sizes", "batch_sizes_at", "num_contexts", "contexts_at", "num_token_sizes",
+    "launch", "mixed", "capture", "num_batch_sizes", "batch_sizes_at", "num_contexts", "contexts_at", "num_token_sizes",
     "token_sizes_at",
     "track_longest",
     # read and transport
@@ -93,7 +93,7 @@ PARAMS = _record(
         # cost, each in ns per unit (docs/cost.md)
         "host_step_ns", "host_row_ns", "host_chunk_ns", "host_block_ns", "host_group_ns",
         "commit_call_ns", "commit_byte_ns", "launch_kernel_ns", "first_launch_ns", "mixed_launch_ns", "graph_replay_ns",
-        "graph_node_gap_ns",
+        "graph_node_gap_ns", "graph_capture_ns",
         "submit_call_ns", "submit_descriptor_ns", "tail_kernel_ns", "tail_segments", "copy_segment_ns", "copy_block_ns",
         "attention_token_ns", "attention_mixed_token_ns", "prefill_token_ns", "prefill_pair_ns",
         "dense_token_ns", "dense_weights_ns", "head_row_ns", "head_weights_ns",
@@ -129,7 +129,7 @@ SCALARS = _record(
     # totals
     "steps", "decode_steps", "mixed_steps", "graph_steps", "eager_steps", "piecewise_steps", "off_ladder_steps",
     "over_capacity_steps",
-    "row_moves", "padded_rows", "padded_live_rows", "tokens_delivered", "steady_tokens", "steady_finishes",
+    "captures", "row_moves", "padded_rows", "padded_live_rows", "tokens_delivered", "steady_tokens", "steady_finishes",
     "preemptions",
     "recomputed_tokens", "prefill_tokens", "groups", "segments", "moved_blocks", "needed_tokens", "rounds",
     "read_tokens",
@@ -194,11 +194,11 @@ STEP = _record(
     "sampled_rows",
     "launch_kind", "padded_rows", "dense_tokens", "context_bucket", "read_tokens", "groups", "moved_blocks",
     "needed_tokens", "segments",
-    "rounds", "copied_blocks", "blocks_taken", "blocks_freed", "row_moves", "off_ladder", "over_capacity",
-    "group_capacity",
-    "batch_is_for", "batch",
+    "rounds", "copied_blocks", "captured", "blocks_taken", "blocks_freed", "row_moves",
+    "off_ladder", "over_capacity", "group_capacity",
+    "batch_is_for", "batch_at",
     "preempted", "admitted", "hit_tokens",
-    "reserved_blocks", "allocated_blocks", "used_tokens", "cached_blocks", "waiting",
+    "reserved_blocks", "allocated_blocks", "used_tokens", "cached_blocks", "running", "waiting",
     *(f"{part}_busy_ns" for part in PARTS), *(f"{part}_exposed_ns" for part in PARTS), "submit_ns", "move_ns",
     "duration_ns", "launch_is_for", "launch_ahead_ns", "launch_kept_ns",
 )
@@ -251,6 +251,7 @@ class Arrays(NamedTuple):
     tree: Ints  # the set of free ids, extent sizes, or orders + 1 (bittree.py)
     table: Ints  # [slots, table_width], the blocks that a row holds, by stage row
     ladders: Ints  # the ascending ladders of PARAMS, one after another
+    captured: Ints  # by captured shape (launch.py): whether it has been captured
     keys: Ints  # [key_slots, 2], the table of keys: (key, its block), block 0 where none (prefix.py)
     chain: Ints  # [table_width], cached blocks of the prompt of the request that waits first
     arrivals: Records  # ARRIVALS, those given and not yet taken in

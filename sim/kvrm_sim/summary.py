@@ -126,7 +126,8 @@ def summarize(
         **_memory(ended),
         "transfer": _transfer(ended),
         "padding_waste": _ratio(s.padded_rows - s.padded_live_rows, s.padded_rows),
-        "captures": plan.num_graphs,
+        "captures": _captures(ended),
+        "capture_stall_s": float(ended.params.graph_capture_ns) * int(s.captures) / 1e9,
         "launch": _launch(s),
         "preemptions": int(s.preemptions),
         "recomputed_tokens": int(s.recomputed_tokens),
@@ -184,6 +185,12 @@ def _sharing(ended: _Ended, trace: TraceInfo) -> dict[str, Any]:
         "evicted_blocks": int(s.evicted_blocks),
         "copied_blocks": int(s.copied_blocks),
     }
+
+
+def _captures(ended: _Ended) -> int:
+    """Graphs captured: before the run, or in it."""
+    first_use = ended.config.policy.launch.capture == "first_use"
+    return int(ended.scalars.captures) if first_use else ended.plan.num_graphs
 
 
 def _rates(ended: _Ended) -> dict[str, Any]:

@@ -46,6 +46,8 @@ def config_of(policy: str, pool_blocks: int, **schedule: object) -> ReplicaConfi
     """A preset on a small replica: 4 slots, blocks of 4 tokens, and a pool so small that paged presets preempt."""
     preset = load_policy(policy)
     changed = preset.override({f"schedule.{key}": value for key, value in {"slots": 4, **schedule}.items()})
+    if changed.launch.mixed == "piecewise":  # not executed
+        changed = changed.override({"launch.mixed": "eager"})
     return ReplicaConfig(
         model=MODEL,
         hardware=load_hardware("h200"),

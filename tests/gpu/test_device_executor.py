@@ -13,6 +13,7 @@ from kvrm_gpu.live_cpu import LiveCpuBackend
 from kvrm_sim import state as st
 from kvrm_sim.errors import ConfigError
 from kvrm_sim.executor import RecordedExecutor, drive
+from kvrm_sim.memory import plan_memory
 from tests.gpu.devices import DEVICES, backend_of
 from tests.gpu.lazy_backend import LazyBackend
 from tests.gpu.served import PROMPTS, REQUESTS, config_of, replica_of, run, wanted
@@ -111,8 +112,20 @@ def test_parts_are_timed_apart_where_the_kernels_are() -> None:
     assert total["launch"] == total["collectives"] == 0
 
 
-def test_prompts_at_no_cost_are_refused() -> None:
-    config = config_of("dynamic", 14, prefill="none")
-    _, plan = replica_of(config)
-    with pytest.raises(ConfigError, match="prefill"):
+@pytest.mark.parametrize(
+    ("policy", "changes", "key"),
+    [
+        ("dynamic", {"schedule.prefill": "none", "schedule.token_budget": None}, "schedule.prefill"),
+        ("graph-paged", {"launch.mixed": "piecewise"}, "launch.mixed"),
+        ("graph-paged", {"launch.capture": "first_use"}, "launch.capture"),
+        ("kv-rm", {"transport.double_buffered": True}, "transport.double_buffered"),
+        ("dynamic", {"pager.prefix_sharing": True}, "pager.prefix_sharing"),
+        ("dynamic", {"far_history": {"window_tokens": 8, "summary_blocks": 0}}, "far_history"),
+    ],
+)
+def test_what_is_not_executed_is_refused(policy: str, changes: dict[str, object], key: str) -> None:
+    config = config_of(policy, 14)
+    config = config.model_copy(update={"policy": config.policy.override(changes)})
+    plan = plan_memory(config)
+    with pytest.raises(ConfigError, match=rf"{key}.*the device"):
         DeviceExecutor(CpuBackend(), config, plan, PROMPTS)

@@ -23,12 +23,14 @@ from tests.sim.reference_records import Arrival, ReferenceConfig, RequestRow
 PLAN = (
     "decode_rows", "prefill_rows", "prefill_tokens", "prefill_read_tokens", "prefill_pairs", "sampled_rows",
     "launch_kind", "padded_rows", "dense_tokens", "context_bucket", "read_tokens",
-    "groups", "moved_blocks", "needed_tokens", "segments", "rounds", "copied_blocks", "blocks_taken", "blocks_freed",
+    "groups", "moved_blocks", "needed_tokens", "segments", "rounds", "copied_blocks", "captured",
+    "blocks_taken", "blocks_freed",
 )  # fmt: skip
 
 COSTS = (
     "host_step_ns", "host_row_ns", "host_chunk_ns", "host_block_ns", "host_group_ns", "commit_call_ns",
     "commit_byte_ns", "launch_kernel_ns", "first_launch_ns", "mixed_launch_ns", "graph_replay_ns", "graph_node_gap_ns",
+    "graph_capture_ns",
     "submit_call_ns", "submit_descriptor_ns", "tail_kernel_ns", "copy_segment_ns", "copy_block_ns",
     "attention_token_ns", "attention_mixed_token_ns", "prefill_token_ns", "prefill_pair_ns",
     "dense_token_ns", "dense_weights_ns", "head_row_ns", "head_weights_ns",
@@ -73,6 +75,7 @@ def parameters_for(config: ReferenceConfig, costs: dict[str, float], **values: A
         "tail_segments": config.layers if config.layout == "layer_major" else 1,
         "launch": code(config.launch, words.LaunchMode),
         "mixed": code(config.mixed, words.MixedMode),
+        "capture": code(config.capture, words.Capture),
         "track_longest": int(bool(contexts) and contexts[0] < _widths(config)["history_tokens"]),
         "read": code(config.read_what, words.ReadWhat),
         "extent": code(config.read_extent, words.ReadExtent),

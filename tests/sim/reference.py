@@ -22,7 +22,7 @@ from tests.sim.reference_checks import (
     check_staging,
     check_state,
 )
-from tests.sim.reference_plan import GRAPH, Planned, plan_integers, transfer_groups
+from tests.sim.reference_plan import GRAPH, Planned, Shape, plan_integers, transfer_groups
 from tests.sim.reference_records import (
     Arrival,
     Event,
@@ -76,6 +76,7 @@ class Replica:
         self.in_flight: Planned = []
         self.steps: list[Step] = []
         self.itl_ns: list[int] = []
+        self.captured: set[Shape] = set()  # shapes that have served a step
 
     def run(self, until_ns: int | None) -> None:
         """Advance to ``until_ns``, or until nothing is left to do.
@@ -119,11 +120,14 @@ class Replica:
         plan, launch = plan_integers(
             self.config,
             planned,
+            captured=self.captured,
             copied=scheduler.copied_blocks,
             taken=scheduler.blocks_taken,
             freed=scheduler.blocks_freed,
         )
         scheduler.blocks_freed = 0
+        if launch.shape is not None:
+            self.captured.add(launch.shape)
         row_moves = scheduler.move_rows(launch.batch) if launch.kind == GRAPH else 0
         self._stage(planned, is_decode=plan["prefill_rows"] == 0)
         duration_ns = self.step_ns(plan)

@@ -5,6 +5,7 @@ Row moves and the block tables are the simulator's (reference.py); nothing here 
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
 
 from tests.sim.reference_far_history import left_blocks, left_tokens
@@ -13,6 +14,9 @@ from tests.sim.reference_records import ReferenceConfig, Request
 EAGER, GRAPH, PIECEWISE = 0, 1, 2
 
 Planned = list[tuple[Request, int]]
+
+#: What one capture serves: the launch kind, then batch, context and group capacity, or tokens; 0 where it has none.
+Shape = tuple[int, int, int, int, int]
 
 
 @dataclass(frozen=True)
@@ -27,13 +31,24 @@ class Group:
 
 @dataclass(frozen=True)
 class Launch:
-    """How a step reaches the device: ``batch`` and ``context`` of the graph, or ``tokens`` of the piecewise one."""
+    """How a step reaches the device: ``batch`` and ``context`` of the graph, or ``tokens`` of the piecewise one.
+
+    ``capacity`` is the graph's group capacity at layer scope of staged reads, elsewhere 0.
+    """
 
     kind: int
     off_ladder: bool
     batch: int = 0
     context: int = 0
+    capacity: int = 0
     tokens: int = 0
+
+    @property
+    def shape(self) -> Shape | None:
+        """What has to be captured before this step can be served; None: it runs eagerly."""
+        if self.kind == EAGER:
+            return None
+        return (self.kind, self.batch, self.context, self.capacity, self.tokens)
 
 
 def smallest_at_least(ladder: tuple[int, ...], value: int) -> int | None:
@@ -97,10 +112,10 @@ def choose_launch(config: ReferenceConfig, planned: Planned, groups: list[Group]
             longest = min(longest, config.kept_blocks * config.block_size_tokens)
         context = smallest_at_least(config.context_buckets_tokens, longest)
         at_layer_scope = config.read_what == "staged" and config.scope == "layer"
-        fits = not at_layer_scope or len(groups) <= max(config.group_capacities)
-        if batch is None or context is None or not fits:
+        capacity = smallest_at_least(config.group_capacities, len(groups)) if at_layer_scope else 0
+        if batch is None or context is None or capacity is None:
             return Launch(EAGER, off_ladder=True)
-        return Launch(GRAPH, off_ladder=False, batch=batch, context=context)
+        return Launch(GRAPH, off_ladder=False, batch=batch, context=context, capacity=capacity)
     if config.mixed == "eager":
         return Launch(EAGER, off_ladder=False)
     tokens = smallest_at_least(config.token_sizes, sum(n for _, n in planned))
@@ -119,10 +134,18 @@ def read_tokens(config: ReferenceConfig, decoding: list[Request], launch: Launch
     return sum(left_tokens(config, request) + 1 for request in decoding)
 
 
+def captures(config: ReferenceConfig, launch: Launch, captured: Set[Shape]) -> bool:
+    """Section 6, Captures: whether a step captures what serves it, when ``captured`` served steps before it."""
+    return config.capture == "first_use" and launch.shape is not None and launch.shape not in captured
+
+
 def plan_integers(
-    config: ReferenceConfig, planned: Planned, *, copied: int, taken: int, freed: int
+    config: ReferenceConfig, planned: Planned, *, captured: Set[Shape], copied: int, taken: int, freed: int
 ) -> tuple[dict[str, int], Launch]:
-    """All integers of section 6 for the planned rows, before any of it is applied."""
+    """All integers of section 6 for the planned rows, before any of it is applied.
+
+    ``captured`` are the shapes that served steps before this one.
+    """
     decoding = [request for request, _ in planned if request.decoding]
     prefilling = [(request, n) for request, n in planned if not request.decoding]
     is_decode = not prefilling
@@ -143,6 +166,7 @@ def plan_integers(
         "read_tokens": read_tokens(config, decoding, launch),
         **transport_integers(config, groups),
         "copied_blocks": copied,
+        "captured": int(captures(config, launch, captured)),
         "blocks_taken": taken,
         "blocks_freed": freed,
     }

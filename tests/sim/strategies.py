@@ -114,7 +114,7 @@ def random_config(rng: random.Random) -> ReferenceConfig:
     token_budget = 2048 if prefill == "none" else rng.choice((slots + rng.randint(0, 4), slots + rng.randint(0, 100)))
     first_chunk = paged and prefill == "chunked" and rng.random() < 0.4
     buckets = (*_ladder(rng, limit - 1, 3), limit) if reserve == "bucket" else ()
-    return ReferenceConfig(
+    config = ReferenceConfig(
         reserve=reserve,
         buckets_tokens=buckets,
         declared_default_tokens=rng.choice((None, rng.randint(1, limit))) if reserve == "declared" else None,
@@ -136,6 +136,7 @@ def random_config(rng: random.Random) -> ReferenceConfig:
         layout=rng.choice(("layer_major", "block_major")),
         layers=rng.randint(1, 4),
     )
+    return replace(config, capture=_capture(rng, config.launch))
 
 
 def _limit_tokens(
@@ -206,6 +207,17 @@ def _launch(rng: random.Random, *, slots: int, limit: int, prefill: str, token_b
         "mixed": "piecewise" if piecewise else "eager",
         "token_sizes": _ladder(rng, most_tokens, 5) or (most_tokens,) if piecewise else (),
     }
+
+
+def _capture(rng: random.Random, launch: str) -> str:
+    """Half of those that launch graphs capture at first use.
+
+    From a generator of its own, seeded with the state of ``rng``: what a seed draws after its policy (far history,
+    costs, the trace) does not move.
+    """
+    if launch != "graph":
+        return "warm"
+    return random.Random(repr(rng.getstate())).choice(("warm", "first_use"))
 
 
 def _read(rng: random.Random, *, paged: bool) -> dict[str, object]:

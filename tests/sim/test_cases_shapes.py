@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -51,6 +52,30 @@ def test_the_largest_batches_run_off_a_ladder_that_ends_below_the_slots() -> Non
     covered = core(graphs((*ladder, 100), slots=100), *rows, costs=costs)
     assert [(s["launch_kind"], s["padded_rows"]) for s in covered.steps] == [(1, 100), (1, 96)]
     assert total(covered, "off_ladder_steps") == 0
+
+
+@pytest.mark.core
+def test_a_shape_that_was_never_seen_stalls_once() -> None:
+    """C10: rows decode in batches of 2 until four come at t = 10: one stall for the batch of 4, none after it."""
+    costs = {"host_step_ns": 1e9, "graph_capture_ns": 5e8}
+    rows = [(0, 1, 4)] * 2 + [(10 * S, 1, 3)] * 4 + [(20 * S, 1, 2)] * 4 + [(30 * S, 1, 2)]
+    cold = core(graphs((2, 4), slots=4, capture="first_use"), *rows, costs=costs)
+    stalls = [(s["start_ns"] // S, s["padded_rows"]) for s in cold.steps if s["duration_ns"] > S]
+    assert stalls == [(0, 2), (10, 4)]
+    assert total(cold, "captures") == 2
+    warm = core(graphs((2, 4), slots=4), *rows, costs=costs)
+    assert [s["duration_ns"] for s in warm.steps] == [S] * len(warm.steps)
+    assert total(warm, "captures") == 0, "they were made before the run"
+
+
+@pytest.mark.core
+@pytest.mark.parametrize(("contexts", "captures"), [((1152, 1280, 4096), 2), ((2048, 4096), 1)])
+def test_a_cache_sized_by_each_call_captures_for_the_longer_one(contexts: tuple[int, ...], captures: int) -> None:
+    """C11: prompts of 1024, outputs of 128 and then 256: 1151 and 1279 entries; one size of 2048 serves both."""
+    config = graphs((1,), slots=1, capture="first_use")
+    config = replace(config, context_buckets_tokens=contexts, limit_tokens=4096, pool_blocks=4096)
+    run = core(config, (0, 1024, 128), (3600 * S, 1024, 256), costs={"host_step_ns": 1e6})
+    assert total(run, "captures") == captures
 
 
 @pytest.mark.core

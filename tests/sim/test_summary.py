@@ -40,6 +40,7 @@ REQUIRED = {
     "pool_blocks": int,
     "transfer": dict,
     "captures": int,
+    "capture_stall_s": float,
     "preemptions": int,
     "recomputed_tokens": int,
     "warnings": list,

@@ -131,6 +131,10 @@ def validate(
         str | None,
         typer.Option("--out", "-o", metavar="DIR", help="Folder for report, step times and figures."),
     ] = None,
+    ranges: Annotated[
+        bool,
+        typer.Option("--ranges", help="Name the parts of each step to a profiler: NVTX on CUDA, torch.profiler else."),
+    ] = False,
     json: JsonOption = False,
     force: Annotated[bool, typer.Option("--force", help="Replace what an earlier run wrote there.")] = False,
 ) -> None:
@@ -160,6 +164,7 @@ def validate(
             repeats=repeats,
             seed=seed or 0,
             progress=progress,
+            ranges=ranges,
         )
     _print(done.report, validation_text, json=json)
     where = note if json else say
