@@ -95,12 +95,8 @@ def validate(
     prompt = random_prompt(spec.vocab_size, seed)
     # Compared with another machine's yardsticks, this one would look as fast as that.
     yardstick = Yardstick(backend, llama, profile.yardsticks_ns if machine.name in profile.description else None)
-    settings = {
-        policy: _setting(
-            size.config(policy, spec, profile, seed=seed), backend, llama, prompt, load, yardstick, ranges=ranges
-        )
-        for policy in policies
-    }
+    common = (backend, llama, prompt, load, yardstick, ranges)
+    settings = {policy: _setting(size.config(policy, spec, profile, seed=seed), *common) for policy in policies}
     runs = _execute(settings, loads, repeats, yardstick, tell)
     tokens = TokenCheck(llama, load.arrivals, prompt)
     found: dict[str, dict[str, Any]] = {}
@@ -139,7 +135,6 @@ def _setting(
     prompt: Callable[[int, int], NDArray[np.int64]],
     load: Load,
     yardstick: Yardstick,
-    *,
     ranges: bool,
 ) -> _Setting:
     plan = plan_memory(config)

@@ -4,7 +4,7 @@ section 4).
 
 from __future__ import annotations
 
-from kvrm_sim.compiled import inner, kernel
+from kvrm_sim.compiled import kernel, part
 from kvrm_sim.cost import GRAPH, PIECEWISE
 from kvrm_sim.decoding import READ_STAGED, join_decoding, leave_decoding
 from kvrm_sim.meters import (
@@ -62,7 +62,7 @@ def _account(p: Record, s: Record, step: Record, waiting_tenths: Ints) -> None:
             waiting_tenths[tenth] += step.waiting * float(step.duration_ns)
 
 
-@inner
+@kernel
 def _deliver_decoded(p: Record, s: Record, a: Arrays) -> int:
     """Every decoding row has one token more; the rows that end are listed in `finishing`. How many."""
     settled = s.num_decode - s.num_newcomers
@@ -90,7 +90,7 @@ def _deliver_decoded(p: Record, s: Record, a: Arrays) -> int:
     return count
 
 
-@inner
+@kernel
 def _deliver(p: Record, s: Record, a: Arrays, q: Record) -> None:
     """A token whose gap is the request's own: its first, or the first since it joined or came back."""
     if q.first_token_ns == NONE:
@@ -102,7 +102,7 @@ def _deliver(p: Record, s: Record, a: Arrays, q: Record) -> None:
     q.last_token_ns = s.now_ns
 
 
-@inner
+@kernel
 def _end_prefills(p: Record, s: Record, a: Arrays, finishing: int) -> int:
     """Apply the step's chunks; a prompt that is complete gives a token and decodes from now on. The finishing rows
     so far.
@@ -135,7 +135,7 @@ def _end_prefills(p: Record, s: Record, a: Arrays, finishing: int) -> int:
     return finishing
 
 
-@inner
+@kernel
 def _finish_rows(p: Record, s: Record, a: Arrays, count: int) -> None:
     """Release the rows that ended, lowest batch row first."""
     finishing = a.rows["finishing"]
@@ -159,7 +159,7 @@ def _finish_rows(p: Record, s: Record, a: Arrays, count: int) -> None:
         finish_request(p, s, a.requests, request, a.out, a.tallies, a.histograms)
 
 
-@inner
+@part
 def apply(p: Record, s: Record, step: Record, a: Arrays) -> None:
     """What the end of a step changes: tokens, gaps, finishes, frees."""
     s.now_ns = step.end_ns

@@ -100,40 +100,28 @@ def _options(*, inline: bool) -> dict[str, Any]:
     }
 
 
-def _compile(function: F, *, inline: bool, entry: bool = True) -> F:
-    if MODE == "interpreted":
-        return function
-    import numba
-
-    options = _options(inline=inline) | {"no_cpython_wrapper": not entry}
-    return cast(F, numba.njit(cache=True, **options)(function))
-
-
-def kernel(function: F) -> F:
-    """Mark a core function: integers, floats and arrays in, no objects, nothing allocated. Compiled (and inlined),
-    or as it is when interpreted.
-    """
-    return _compile(function, inline=True)
-
-
-def inner(function: F) -> F:
-    """A kernel that other kernels call: compiled as a part of them only, and plain Python when Python calls it.
-
-    For kernels over the whole ``Arrays``: entry points from Python, each of which unpacks sixteen arrays, made the core
-    a tenth slower to compile, and none is needed.
-    """
+def _jitable(function: F, *, inline: bool) -> F:
+    """Compiled as a part of whichever kernel calls it; plain Python when Python calls it."""
     if MODE == "interpreted":
         return function
     from numba.extending import register_jitable
 
-    return register_jitable(**_options(inline=True))(function)
+    return register_jitable(**_options(inline=inline), no_cpython_wrapper=True)(function)
+
+
+def kernel(function: F) -> F:
+    """Mark a core function: integers, floats and arrays in, no objects, nothing allocated. Compiled (and inlined) into
+    the kernels that call it; from Python it runs as it is written. Only an :func:`entry` is compiled for Python: a way
+    in that unpacks arrays takes as long to compile as a short kernel.
+    """
+    return _jitable(function, inline=True)
 
 
 def outlined(function: F) -> F:
     """A kernel that is called rarely, or from several places: not inlined, which keeps the binary small and quick
     to compile.
     """
-    return _compile(function, inline=False)
+    return _jitable(function, inline=False)
 
 
 def part(function: F) -> F:
@@ -145,9 +133,13 @@ def part(function: F) -> F:
     return cast(F, numba.njit(inline="always")(function))
 
 
-def rare(function: F) -> F:
-    """As ``outlined``, but over the whole ``Arrays``: without the entry point from Python, which would unpack them."""
-    return _compile(function, inline=False, entry=False)
+def entry(function: F) -> F:
+    """A kernel that Python calls, compiled and kept on disk. DESIGN section 4 allows three."""
+    if MODE == "interpreted":
+        return function
+    import numba
+
+    return cast(F, numba.njit(cache=True, **_options(inline=False))(function))
 
 
 def is_warm() -> bool:

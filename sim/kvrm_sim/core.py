@@ -9,7 +9,7 @@ with time <= until and decisions with time < until, so a step in flight at ``unt
 from __future__ import annotations
 
 from kvrm_sim.apply import apply
-from kvrm_sim.compiled import inner, kernel, outlined, part
+from kvrm_sim.compiled import entry, kernel, part
 from kvrm_sim.decide import decide
 from kvrm_sim.decoding import row_delivered
 from kvrm_sim.meters import (
@@ -55,7 +55,7 @@ STUCK_DECISIONS = 1000
 OPEN, GREW, CLOSE = range(3)
 
 
-@inner
+@kernel
 def open_replica(p: Record, s: Record, a: Arrays) -> None:
     """The state before the first arrival."""
     s.phase = IDLE
@@ -78,7 +78,7 @@ def open_replica(p: Record, s: Record, a: Arrays) -> None:
     clear_window(a.windows[0])
 
 
-@inner
+@kernel
 def _take_arrivals(p: Record, s: Record, a: Arrays, latest_ns: int, flags: int) -> int:
     """Take in every supplied arrival up to a time. GO_ON, or what has to be seen to first (a refusal is an event)."""
     while s.next_arrival < s.num_arrivals and a.arrivals[s.next_arrival].arrival_ns <= latest_ns:
@@ -99,7 +99,7 @@ def _take_arrivals(p: Record, s: Record, a: Arrays, latest_ns: int, flags: int) 
     return GO_ON
 
 
-@inner
+@kernel
 def _buffers_full(p: Record, s: Record, a: Arrays) -> bool:
     """Whether a step's end or a decision might not find room for its records."""
     room = 4 * p.slots + 4
@@ -162,7 +162,7 @@ def _take_off(s: Record, step: Record, requests: Records, planned: bool) -> int:
     return ERROR
 
 
-@outlined
+@entry
 def span(
     params: Records, scalars: Records, steps: Records, until_ns: int, max_steps: int, flags: int, *arrays: Records
 ) -> int:
@@ -199,7 +199,7 @@ def span(
             return EVENT
 
 
-@inner
+@kernel
 def _emit_unfinished(p: Record, s: Record, a: Arrays) -> None:
     row = s.running_head
     while row != NONE:
@@ -213,7 +213,7 @@ def _emit_unfinished(p: Record, s: Record, a: Arrays) -> None:
         emit(s, a.requests[request], a.out, UNFINISHED, R_STOPPED, NONE)
 
 
-@outlined
+@entry
 def replica_edge(edge: int, params: Records, scalars: Records, a: Arrays, first: int) -> None:
     """What happens at the edges of a run: OPEN it, GREW the arena from record `first` on, or CLOSE it.
 

@@ -7,7 +7,7 @@ staged gather covers; blocks taken for the token to come are pending until the s
 
 from __future__ import annotations
 
-from kvrm_sim.compiled import inner, kernel, outlined
+from kvrm_sim.compiled import kernel, outlined
 from kvrm_sim.pager import drop_middle, held_blocks, history_runs, opens_run
 from kvrm_sim.state import NONE, Arrays, Ints, Record, Records
 from kvrm_sim.wheel import add_to_wheels, remove_from_wheels
@@ -29,7 +29,7 @@ def row_delivered(s: Record, rows: Records, requests: Records, row: int) -> int:
     return q.output_tokens - (rows[row].finish_at - s.decode_counter) if rows[row].decoding else q.delivered
 
 
-@inner
+@kernel
 def join_decoding(p: Record, s: Record, a: Arrays, row: int, computed: int) -> None:
     """A row's prompt is computed: from the next step on it decodes."""
     q = a.requests[a.rows[row].request]
@@ -54,7 +54,7 @@ def join_decoding(p: Record, s: Record, a: Arrays, row: int, computed: int) -> N
             s.num_unstaged += 1
 
 
-@inner
+@kernel
 def drop_far(p: Record, s: Record, a: Arrays, row: int) -> None:
     """A decoding row that is to take a block drops one first, if it holds as many as it keeps."""
     if a.rows[row].blocks < p.kept_blocks:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from kvrm_sim import state as st
 from kvrm_sim.check import INVARIANTS, broken_invariant
-from kvrm_sim.compiled import kernel, outlined
+from kvrm_sim.compiled import entry, kernel
 from kvrm_sim.decoding import READ_STAGED, row_computed
 from kvrm_sim.pager import PAGED, held_blocks
 from kvrm_sim.state import NONE, OK, Ints, Records
@@ -35,7 +35,7 @@ def _reset_tables(tables: Ints, written: Ints, active: Ints) -> None:
             _reset_table(tables, written, slot)
 
 
-@outlined
+@entry
 def inspect_step(
     params: Records,
     scalars: Records,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from kvrm_sim.bittree import highest_bit
-from kvrm_sim.compiled import inner, kernel, outlined, rare
+from kvrm_sim.compiled import kernel, outlined
 from kvrm_sim.state import (
     H_ITL,
     H_SPIKE,
@@ -63,7 +63,7 @@ def tally(t: Record, histogram: Ints, value_ns: int, count: int) -> None:
     t.total += float(value_ns) * count
 
 
-@inner
+@kernel
 def tally_gap(s: Record, a: Arrays, gap_ns: int, count: int) -> None:
     """Count an inter-token gap: over the run, in its 1 s window (spikes) and in its record's window."""
     tally(a.tallies[H_ITL], a.histograms[H_ITL], gap_ns, count)
@@ -251,7 +251,7 @@ def _count_run(sample: Ints, length: int) -> None:
     sample[min(highest_bit(length), RUN_CLASSES - 1)] += 1
 
 
-@rare
+@outlined
 def sample_pool(p: Record, s: Record, a: Arrays) -> None:
     """Record holes and run lengths as they are now: one pass over the pool and the live tables."""
     out = a.samples[s.num_pool_samples]

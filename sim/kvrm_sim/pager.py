@@ -7,7 +7,7 @@ in the middle: its table closes up, and ``dropped`` counts them.
 
 from __future__ import annotations
 
-from kvrm_sim.compiled import inner, kernel, outlined, rare
+from kvrm_sim.compiled import kernel, outlined
 from kvrm_sim.pool import (
     BUDDY,
     CONTIGUOUS,
@@ -83,7 +83,7 @@ def _grow_contiguous(s: Record, rows: Records, blocks: Records, tree: Ints, tabl
         count -= _append_extent(s, rows, blocks, tree, table, row, start, count)
 
 
-@inner
+@kernel
 def grow(p: Record, s: Record, a: Arrays, row: int, count: int) -> None:
     """Give a paged row `count` more blocks of its own; the caller has checked that they are available."""
     first = a.rows[row].blocks
@@ -104,13 +104,13 @@ def grow(p: Record, s: Record, a: Arrays, row: int, count: int) -> None:
         s.reserved_blocks += count
 
 
-@rare
+@outlined
 def grow_much(p: Record, s: Record, a: Arrays, row: int, count: int) -> None:
     """:func:`grow`, where it is called less often than at every step."""
     grow(p, s, a, row, count)
 
 
-@inner
+@kernel
 def share_chain(s: Record, a: Arrays, row: int) -> None:
     """Give an empty row the blocks of the chain that was found for it; the chain is done with."""
     shared = s.chain_shared

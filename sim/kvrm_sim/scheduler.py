@@ -7,7 +7,7 @@ still prefilling, the last one: a row is admitted behind another only when that 
 
 from __future__ import annotations
 
-from kvrm_sim.compiled import inner, kernel, outlined, part, rare
+from kvrm_sim.compiled import kernel, outlined, part
 from kvrm_sim.decoding import (
     READ_STAGED,
     drop_far,
@@ -68,7 +68,7 @@ def _victim(p: Record, s: Record, requests: Records, rows: Records) -> int:
     return found
 
 
-@rare
+@outlined
 def preempt(p: Record, s: Record, step: Record, a: Arrays) -> int:
     """Preempt the victim by recomputation: blocks released, computed lost, back to waiting. Returns its row."""
     row = _victim(p, s, a.requests, a.rows)
@@ -120,7 +120,7 @@ def _rows_to_grow(s: Record, rows: Records, heads: Ints) -> int:
     return count
 
 
-@inner
+@kernel
 def _grow_decoding(p: Record, s: Record, step: Record, a: Arrays) -> None:
     """Give each decoding row that needs one its next block; who cannot get it preempts the victim, possibly itself."""
     count = _rows_to_grow(s, a.rows, a.heads)
@@ -138,7 +138,7 @@ def _grow_decoding(p: Record, s: Record, step: Record, a: Arrays) -> None:
             take_pending(s, a.rows, a.table, row)
 
 
-@inner
+@kernel
 def _plan_prefill(p: Record, s: Record, step: Record, a: Arrays, row: int, tokens: int) -> None:
     computed = a.rows[row].computed
     a.rows[row].planned = tokens
@@ -153,7 +153,7 @@ def _plan_prefill(p: Record, s: Record, step: Record, a: Arrays, row: int, token
         step.sampled_rows += 1
 
 
-@inner
+@part
 def _continue_prefill(p: Record, s: Record, step: Record, a: Arrays, left: int) -> int:
     """The next chunk of the one row that is still prefilling; the budget that is left."""
     row = s.running_tail
@@ -173,7 +173,7 @@ def _continue_prefill(p: Record, s: Record, step: Record, a: Arrays, left: int) 
     return left - tokens
 
 
-@inner
+@part
 def _fits(p: Record, s: Record, a: Arrays, wanted: int, shared: int) -> bool:
     """Whether the first waiting request's blocks can be had, `shared` of which are cached."""
     margin = 0 if s.num_running == 0 else p.watermark_blocks
@@ -186,7 +186,7 @@ def _fits(p: Record, s: Record, a: Arrays, wanted: int, shared: int) -> bool:
     return shared == 0 or wanted - shared <= room - s.chain_evictable
 
 
-@inner
+@part
 def _admit(p: Record, s: Record, step: Record, a: Arrays, wanted: int, shared: int) -> int:
     """Admit the first waiting request, whose blocks can be had; its row."""
     request = pop_waiting(p, s, a.requests)
@@ -208,7 +208,7 @@ def _admit(p: Record, s: Record, step: Record, a: Arrays, wanted: int, shared: i
     return row
 
 
-@inner
+@kernel
 def _count_hit(s: Record, step: Record, q: Record, tokens: int) -> None:
     """A first admission's cached tokens are a hit; a later one's were not lost after all."""
     if q.hit_tokens == NONE:
@@ -221,7 +221,7 @@ def _count_hit(s: Record, step: Record, q: Record, tokens: int) -> None:
         s.recomputed_tokens -= kept
 
 
-@inner
+@part
 def _begin_row(p: Record, s: Record, step: Record, a: Arrays, row: int, shared: int, copied_from: int) -> None:
     """Where an admitted row begins: behind what is cached of its prompt (`none`: all of it is there)."""
     q = a.requests[a.rows[row].request]
@@ -243,7 +243,7 @@ def _begin_row(p: Record, s: Record, step: Record, a: Arrays, row: int, shared: 
     join_decoding(p, s, a, row, known - 1)
 
 
-@rare
+@outlined
 def _admit_waiting(p: Record, s: Record, step: Record, a: Arrays, left: int) -> None:
     """Admit waiting requests in order while the budget, the slots and the pool allow; stop at the first that does
     not fit. Whole prompts (`separate`): the first one whatever its length.

@@ -8,7 +8,7 @@ compared at each step.
 
 from __future__ import annotations
 
-from kvrm_sim.compiled import inner, kernel
+from kvrm_sim.compiled import kernel
 from kvrm_sim.cost import LAYER
 from kvrm_sim.decoding import FULL, READ_STAGED
 from kvrm_sim.pager import held_blocks, history_runs
@@ -18,7 +18,7 @@ MERGE_NONE, MERGE_ADJACENT = range(2)
 LAYER_MAJOR, BLOCK_MAJOR = range(2)
 
 
-@inner
+@kernel
 def count_transfers(p: Record, s: Record, step: Record, a: Arrays) -> None:
     """Fill in the transport of a decode step: groups, blocks, tokens, segments, rounds."""
     step.groups = 0

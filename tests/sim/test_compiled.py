@@ -20,10 +20,10 @@ def amount(x: int) -> int:
 """
 
 _CALLER = """
-from kvrm_sim.compiled import kernel
+from kvrm_sim.compiled import entry
 from kvrm_sim.callee import amount
 
-@kernel
+@entry
 def twice(x: int) -> int:
     return 2 * amount(x)
 """
@@ -32,7 +32,7 @@ _RUN = "from kvrm_sim.caller import amount, twice; print(twice(10), amount(10))"
 
 
 def small_package(folder: Path, added: int, decorator: str = "kernel") -> None:
-    """A package with the product's own compiled.py, a kernel, and a kernel that calls it from another file."""
+    """A package with the product's own compiled.py, a kernel, and an entry that calls it from another file."""
     package = folder / "kvrm_sim"
     package.mkdir(exist_ok=True)
     (package / "__init__.py").write_text("")
@@ -48,7 +48,7 @@ def run_in(folder: Path, **environment: str) -> str:
     return done.stdout.strip() + done.stderr.strip()
 
 
-@pytest.mark.parametrize("decorator", ["kernel", "inner", "outlined"])
+@pytest.mark.parametrize("decorator", ["kernel", "outlined", "part", "entry"])
 def test_an_edited_callee_is_seen_through_the_cache(tmp_path: Path, decorator: str) -> None:
     """numba looks at the caller's file only, and would go on running the old callee. Python may call each kind too."""
     small_package(tmp_path, 1, decorator)

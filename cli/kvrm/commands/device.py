@@ -30,6 +30,12 @@ ScaleOption = Annotated[
     ),
 ]
 SeedOption = Annotated[int | None, typer.Option("--seed", help="Seed of weights and prompts (default 0).")]
+ReportOption = Annotated[
+    str | None, typer.Option("--out", "-o", metavar="DIR", help="Folder for report, step times and figures.")
+]
+RangesOption = Annotated[
+    bool, typer.Option("--ranges", help="Name the parts of each step to a profiler: NVTX on CUDA, torch.profiler else.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the machine-readable report, alone.")]
 
 
@@ -127,14 +133,8 @@ def validate(
     repeats: Annotated[int, typer.Option("--repeats", help="Repeats of every run.")] = public.VALIDATION_REPEATS,
     scale: ScaleOption = None,
     seed: SeedOption = None,
-    out: Annotated[
-        str | None,
-        typer.Option("--out", "-o", metavar="DIR", help="Folder for report, step times and figures."),
-    ] = None,
-    ranges: Annotated[
-        bool,
-        typer.Option("--ranges", help="Name the parts of each step to a profiler: NVTX on CUDA, torch.profiler else."),
-    ] = False,
+    out: ReportOption = None,
+    ranges: RangesOption = False,
     json: JsonOption = False,
     force: Annotated[bool, typer.Option("--force", help="Replace what an earlier run wrote there.")] = False,
 ) -> None:
