@@ -63,6 +63,9 @@ def test_prefix_reuse_by_hand(tmp_path: Path) -> None:
     # Two blocks fit at 50%: A hits twice, B was pushed out by C.
     assert reuse.lru_blocks[50] == pytest.approx(2 / 7)
     assert reuse.lru_blocks[1] == 0
+    # Who knows that C never comes again does not keep it: B hits as well.
+    assert reuse.belady_blocks[50] == pytest.approx(3 / 7)
+    assert reuse.belady_blocks[1] == 0
 
 
 def test_a_ramp_shows_in_the_rate_profile(tmp_path: Path) -> None:

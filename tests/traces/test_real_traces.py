@@ -85,6 +85,8 @@ def test_prefix_reuse_of_the_mooncake_conversation(shared_traces: Path) -> None:
     assert (agrees(reuse.infinite_blocks, "0.3664"), agrees(reuse.infinite_tokens, "0.3736")) == (True, True)
     lru = {percent: round(rate, 4) for percent, rate in reuse.lru_blocks.items()}
     assert lru == {1: 0.0523, 5: 0.1954, 10: 0.2784, 25: 0.3535, 50: 0.3631}
+    assert all(rate <= reuse.belady_blocks[percent] <= reuse.infinite_blocks for percent, rate in lru.items())
+    assert round(reuse.belady_blocks[1], 3) == 0.246, "ours: the table has no such column"
 
 
 def test_mooncake_ties_are_told_and_keep_the_order_of_the_file(shared_traces: Path) -> None:

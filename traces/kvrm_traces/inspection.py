@@ -34,7 +34,8 @@ class TraceReport:
         fields["fano"] = {f"{window_s}s": value for window_s, value in self.fano.items()}
         reuse = fields["prefix_reuse"]
         if reuse is not None:
-            reuse["lru_blocks"] = {f"{percent}%": rate for percent, rate in reuse["lru_blocks"].items()}
+            for curve in ("lru_blocks", "belady_blocks"):
+                reuse[curve] = {f"{percent}%": rate for percent, rate in reuse[curve].items()}
         return fields | {"span_s": self.info.span_s}
 
     def to_text(self) -> str:
@@ -101,9 +102,13 @@ def _bars(values: tuple[float, ...]) -> str:
 
 
 def _reuse_lines(reuse: PrefixReuse) -> list[str]:
-    lru = ", ".join(f"{percent}% {rate:.4f}" for percent, rate in reuse.lru_blocks.items())
+    lru, best = (
+        ", ".join(f"{percent}% {rate:.4f}" for percent, rate in rates.items())
+        for rates in (reuse.lru_blocks, reuse.belady_blocks)
+    )
     return [
         f"prefix reuse    {reuse.infinite_blocks:.4f} of blocks, {reuse.infinite_tokens:.4f} of tokens "
         f"(cache without end; {reuse.unique_blocks} different blocks of {reuse.block_tokens} tokens)",
         f"  LRU cache     {lru} of blocks (capacity in % of the different blocks)",
+        f"  at best       {best} (Belady: the future is known)",
     ]

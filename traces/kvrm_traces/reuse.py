@@ -1,10 +1,11 @@
-"""How much of the prompts repeats earlier prompts, by their prefix hashes: with a cache without end, and with LRU
-caches.
+"""How much of the prompts repeats earlier prompts, by their prefix hashes: with a cache without end, with LRU caches,
+and with caches that know the future (Belady's bound).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import heapq
 from collections import OrderedDict
 
 import numpy as np
@@ -19,10 +20,11 @@ LRU_PERCENT = (1, 5, 10, 25, 50)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PrefixReuse:
-    """Shares of blocks and of prompt tokens that an earlier request had; ``lru_blocks`` by percent of
-    ``unique_blocks``.
+    """Shares of blocks and of prompt tokens that an earlier request had; ``lru_blocks`` and ``belady_blocks`` by
+    percent of ``unique_blocks``.
 
-    Blocks are touched in the order of the rows and inserted on a miss. ``rows`` have hashes; others count nowhere.
+    Blocks are touched one by one in the order of the rows and inserted on a miss. ``rows`` have hashes; others count
+    nowhere. No cache of a size finds more blocks than ``belady_blocks``: it drops the block whose next use is furthest.
     """
 
     block_tokens: int
@@ -32,6 +34,7 @@ class PrefixReuse:
     infinite_blocks: float
     infinite_tokens: float
     lru_blocks: dict[int, float]
+    belady_blocks: dict[int, float]
 
 
 def prefix_reuse(trace: Trace) -> PrefixReuse | None:
@@ -51,6 +54,7 @@ def prefix_reuse(trace: Trace) -> PrefixReuse | None:
         hit_tokens += int(sizes[~new].sum())
     if touched == 0:
         return None
+    capacities = {percent: len(seen) * percent // 100 for percent in LRU_PERCENT}
     return PrefixReuse(
         block_tokens=block_tokens,
         rows=rows,
@@ -58,7 +62,8 @@ def prefix_reuse(trace: Trace) -> PrefixReuse | None:
         unique_blocks=len(seen),
         infinite_blocks=hits / touched,
         infinite_tokens=hit_tokens / tokens,
-        lru_blocks=_lru(trace, {percent: len(seen) * percent // 100 for percent in LRU_PERCENT}, touched),
+        lru_blocks=_lru(trace, capacities, touched),
+        belady_blocks=_belady(trace, capacities, touched),
     )
 
 
@@ -93,6 +98,42 @@ def _lru(trace: Trace, capacities: dict[int, int], touched: int) -> dict[int, fl
         for percent, cache in caches.items():
             hits[percent] += _touch(cache, capacities[percent], ids)
     return {percent: count / touched for percent, count in hits.items()}
+
+
+def _belady(trace: Trace, capacities: dict[int, int], touched: int) -> dict[int, float]:
+    """Needs every touch at once, unlike the rest of an inspection: a list of ids, and one of next uses."""
+    columns = (batch.column(0).flatten().to_numpy() for batch in trace.batches(columns=("prefix_hashes",)))
+    touches = np.concatenate([np.asarray(column, np.int64) for column in columns])
+    ids, upcoming = touches.tolist(), next_uses(touches).tolist()
+    return {percent: belady_hits(ids, upcoming, capacity) / touched for percent, capacity in capacities.items()}
+
+
+def next_uses(ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Where each access's block is accessed next, int64 [n]; n where never again."""
+    order = np.argsort(ids, kind="stable")
+    upcoming = np.full(ids.size, ids.size, np.int64)
+    same = ids[order][1:] == ids[order][:-1]
+    upcoming[order[:-1][same]] = order[1:][same]
+    return upcoming
+
+
+def belady_hits(ids: list[int], upcoming: list[int], capacity: int) -> int:
+    """Hits of the best cache of a size: on overflow it drops whatever is used again last, perhaps what was just read.
+
+    ``upcoming``: of :func:`next_uses`.
+    """
+    kept: dict[int, int] = {}  # block -> its next use
+    furthest: list[tuple[int, int]] = []  # (-next use, block); entries of an earlier use are stale
+    hits = 0
+    for block, next_use in zip(ids, upcoming, strict=True):
+        hits += block in kept
+        kept[block] = next_use
+        heapq.heappush(furthest, (-next_use, block))
+        while len(kept) > capacity:
+            use, dropped = heapq.heappop(furthest)
+            if kept.get(dropped) == -use:
+                del kept[dropped]
+    return hits
 
 
 def _touch(cache: OrderedDict[int, None], capacity: int, ids: list[int]) -> int:
