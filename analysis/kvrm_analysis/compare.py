@@ -116,7 +116,13 @@ def heading(found: Sequence[dict[str, Any]]) -> str:
     if first["trace"].get("transforms"):
         rows += f"; {first['trace']['transforms']}"
     status = "calibrated" if all(run["calibrated"] for run in found) else "uncalibrated"
-    return f"{traces} ({rows}) · {models} on {hardware} · {status}"
+    return f"{traces} ({rows}) · {models} on {_replicas(first)}{hardware} · {status}"
+
+
+def _replicas(run: dict[str, Any]) -> str:
+    """How many replicas the figures are of, and who shares the requests out; nothing for one."""
+    cluster = run.get("cluster")
+    return "" if cluster is None else f"{cluster['replicas']} replicas ({cluster['router']}) of "
 
 
 def notes(found: Sequence[dict[str, Any]], names: Sequence[str]) -> list[str]:

@@ -77,7 +77,7 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
         _latency("e2e_s", "p99", "E2E", "s", 1, 2),
         Row("latency spikes (1 s windows)", "spikes", ("spikes",)),
     ),
-    "memory (one device)": (
+    "memory (one device of each replica)": (
         _gib("footprint", "kv_footprint", "kv_footprint_bytes"),
         _gib("  of it staging", "staging", "staging_bytes"),
         _gib("reserved, mean", "reserved_kv_mean", "reserved_kv_bytes", "mean"),

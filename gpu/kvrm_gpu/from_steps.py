@@ -194,6 +194,11 @@ def _read(path: Path) -> dict[str, pd.Series[float]]:
             given = str(log[column].iloc[at])
             raise InputError(f"{path}: row {at + 2}, {column} = {given!r}: should be {what}")
         found[column] = numbers
+    short = np.flatnonzero((found["tokens"] < found["rows"]).to_numpy())
+    if len(short):
+        at = int(short[0])
+        tokens, rows = found["tokens"].iloc[at], found["rows"].iloc[at]
+        raise InputError(f"{path}: row {at + 2}, tokens = {tokens:g}: should be at least rows = {rows:g}")
     if len(log) < LEAST_STEPS:
         raise InputError(f"{path}: {len(log)} steps; a fit needs at least {LEAST_STEPS}, of different sizes")
     return found

@@ -120,12 +120,19 @@ def validate(
         "trace": {"name": source.info.name, "sha256": source.info.sha256, "rows": len(load.arrivals)},
         "loads": list(loads),
         "repeats": repeats,
-        "notes": list(NOTES),
+        "notes": _notes(profile, machine),
         **together(found),
         "policies": found,
         "wall_s": time.perf_counter() - began,
         "cpu_s": time.process_time() - began_cpu,
     }
+
+
+def _notes(profile: HardwareProfile, machine: Machine) -> list[str]:
+    """What a reader has to know before the figures."""
+    if machine.name in profile.description:
+        return list(NOTES)
+    return [f"{profile.name} was not measured on {machine.name}: these errors compare two machines", *NOTES]
 
 
 def _setting(

@@ -227,6 +227,8 @@ def _refuse_existing(folder: Path, *, force: bool) -> None:
         return
     if not force:
         raise InputError(f"{folder} exists: choose another name, or pass --force to replace what a run wrote there")
+    if (folder / "report.json").is_file():
+        raise InputError(f"{folder} holds a validation (report.json), not a run: it is left alone")
     if not folder.is_dir() or (any(folder.iterdir()) and not any((folder / name).is_file() for name in _NAMED_BY_US)):
         raise InputError(f"{folder} was not written by kvrm (no {_NAMED_BY_US[0]} in it): it is left alone")
 

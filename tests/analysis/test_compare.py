@@ -30,6 +30,13 @@ def test_one_row_a_policy_with_units_and_the_audit() -> None:
     assert str(table["injected_requests"].dtype) == "Int64"
 
 
+def test_the_heading_says_of_how_many_replicas_the_figures_are() -> None:
+    alone, cluster = made_up_run("kv-rm"), made_up_run("kv-rm")
+    cluster.summary["cluster"] = {"replicas": 4, "router": "least-kv"}
+    assert "replicas" not in render_text([alone]).splitlines()[0]
+    assert " on 4 replicas (least-kv) of " in render_text([cluster]).splitlines()[0]
+
+
 def test_every_printed_row_is_a_column() -> None:
     columns = [row.column for rows in SECTIONS.values() for row in rows]
     assert len(set(columns)) == len(columns)

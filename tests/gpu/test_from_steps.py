@@ -182,3 +182,13 @@ def test_files_that_are_no_log_are_refused(tmp_path: Path) -> None:
 def test_a_device_faster_than_the_preset_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="start from a profile of the device"):
         from_steps(known_log(tmp_path / "steps.csv", 0.0), MODEL, load_hardware("a100-40gb"))
+
+
+def test_a_step_with_fewer_tokens_than_rows_is_named(tmp_path: Path) -> None:
+    """Each row of a step computes a token at least: said of the row, not of the fit that it would spoil."""
+    lines = ["rows,tokens,context_sum,ms", *[f"{n % 7 + 1},{n * 3 + 8},{n * 50 + 900},2.5" for n in range(30)]]
+    lines.insert(12, "8,4,900,2.0")
+    path = tmp_path / "steps.csv"
+    path.write_text("\n".join(lines))
+    with pytest.raises(InputError, match=r"row 13, tokens = 4: should be at least rows = 8"):
+        from_steps(path, "tiny-llama", "h200")

@@ -59,6 +59,7 @@ def test_decisions_and_tokens_hold_and_errors_stand_beside_their_spread() -> Non
     assert report["step_time_median_abs_error"] < 0.5
     assert set(report["parts"]) == {"host", "commit", "transport", "attention", "launch+dense+collectives"}
     assert set(report["closed_loop"]) == {"0.5"}
+    assert not any("compare two machines" in note for note in report["notes"])
     for name in END_TO_END:
         figure = report["closed_loop"]["0.5"][name]
         assert figure["max_abs_error"] >= figure["median_abs_error"] >= 0
@@ -205,9 +206,10 @@ def test_only_this_machines_yardsticks_are_a_measure(own: bool) -> None:
     profile = calibration().profile
     if not own:
         profile = profile.model_copy(update={"description": "some other processor"})
-    pace = small_loop(hardware=profile, policies=("dynamic",), repeats=1)["pace"]
-    measures = {name: found["undisturbed_ns"] for name, found in pace.items()}
+    report = small_loop(hardware=profile, policies=("dynamic",), repeats=1)
+    measures = {name: found["undisturbed_ns"] for name, found in report["pace"].items()}
     assert (measures == profile.yardsticks_ns) == own
+    assert any("compare two machines" in note for note in report["notes"]) != own
 
 
 def test_goals_that_are_missed_are_told_apart_from_failures() -> None:

@@ -159,10 +159,14 @@ def test_force_replaces_a_run_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "mine" / "thesis.tex").write_text("years of work")
     with pytest.raises(InputError, match="not written by kvrm"):
         RunWriter(tmp_path / "mine", force=True)
+    (tmp_path / "validation").mkdir()
+    (tmp_path / "validation" / "report.json").write_text("{}")
+    with pytest.raises(InputError, match="holds a validation"):
+        RunWriter(tmp_path / "validation", force=True)
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="not written by kvrm"):
         RunWriter(tmp_path / "file", force=True)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "mine", "run"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "mine", "run", "validation"]
 
 
 def test_an_unwritable_place_is_refused_before_the_work(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def validate(
     model: ModelOption = None,
     policy: Annotated[
         list[str] | None,
-        typer.Option("--policy", help="Policy, repeatable (default: the six that the device executes)."),
+        typer.Option("--policy", help="Policy, repeatable (default: the six presets that are calibrated)."),
     ] = None,
     load: Annotated[
         list[float] | None,
