@@ -129,11 +129,16 @@ def step_times(width: int) -> Spent:
 def planner(rows: int, blocks: int) -> Callable[[], int]:
     """A call of the merge planner over rows of scattered runs of 8 blocks; returns the number of groups."""
     from kvrm_sim import state as st
+    from kvrm_sim.compiled import entry
     from kvrm_sim.decoding import FULL
     from kvrm_sim.transport import MERGE_ADJACENT, plan_groups
 
+    @entry
+    def planned(params: Any, scalars: Any, rows: Any, table: Any, groups: Any) -> int:
+        return plan_groups(params[0], scalars[0], rows, table, groups)
+
     params, scalars, records = np.zeros(1, st.PARAMS), np.zeros(1, st.SCALARS), np.zeros(rows, st.ROWS)
-    params["block_size"], params["table_width"] = BLOCK_SIZE, blocks
+    params["block_size"], params["stage_width"] = BLOCK_SIZE, blocks
     params["staging"], params["merge"] = FULL, MERGE_ADJACENT
     runs = np.random.default_rng(1).permutation(rows * blocks // 8)
     # Runs lie 9 blocks apart: none abuts on another.
@@ -142,7 +147,7 @@ def planner(rows: int, blocks: int) -> Callable[[], int]:
         records[row]["decoding"], records[row]["origin"] = 1, blocks * BLOCK_SIZE
         records[row]["next"] = row + 1 if row + 1 < rows else st.NONE
     groups = np.zeros((rows * blocks, 3), np.int64)
-    return lambda: int(plan_groups(params[0], scalars[0], records, table, groups))
+    return lambda: int(planned(params, scalars, records, table, groups))
 
 
 def planner_times(rows: int, blocks: int) -> list[float]:

@@ -8,7 +8,7 @@ is not looked at. That keeps a step's packing proportional to what changed, not 
 from __future__ import annotations
 
 from kvrm_gpu.wire import G_BLOCKS, G_DESTINATION, G_FIRST, G_SOURCE, WEIGHT
-from kvrm_sim.compiled import outlined
+from kvrm_sim.compiled import entry
 from kvrm_sim.state import Ints
 
 OK, NEGATIVE_SLOT, NULL_BLOCK, STALE_ROW, NULL_SOURCE, OVERLAP, TWICE = range(7)
@@ -24,7 +24,7 @@ PROBLEMS = (
 )
 
 
-@outlined
+@entry
 def pack_rows(
     tokens: Ints,
     slot_mapping: Ints,
@@ -81,7 +81,7 @@ def pack_rows(
     return OK, 0, count, total
 
 
-@outlined
+@entry
 def widest_row(counts: Ints) -> int:
     """The row of the largest count, the first of equals."""
     widest = 0
@@ -91,7 +91,7 @@ def widest_row(counts: Ints) -> int:
     return widest
 
 
-@outlined
+@entry
 def pack_groups(groups: Ints, count: int, to_groups: Ints, first_word: int) -> tuple[int, int, int, int]:
     """Write the groups in use, (source, destination, blocks, blocks before). Returns (status, group at fault, blocks
     in all, checksum).
@@ -119,7 +119,7 @@ def pack_groups(groups: Ints, count: int, to_groups: Ints, first_word: int) -> t
     return OK, 0, blocks, total
 
 
-@outlined
+@entry
 def patch_tables(
     tables: Ints,
     owners: Ints,

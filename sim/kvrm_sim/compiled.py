@@ -134,7 +134,7 @@ def part(function: F) -> F:
 
 
 def entry(function: F) -> F:
-    """A kernel that Python calls, compiled and kept on disk. DESIGN section 4 allows three."""
+    """A kernel that Python calls, compiled and kept on disk. The decision core has three (DESIGN section 4)."""
     if MODE == "interpreted":
         return function
     import numba

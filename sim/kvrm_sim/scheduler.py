@@ -297,7 +297,7 @@ def schedule(p: Record, s: Record, step: Record, a: Arrays) -> None:
             if decodes_first:
                 left = _continue_prefill(p, s, step, a, p.token_budget - s.num_decode)
                 admits = admits and step.preempted == 0
-        elif admits and s.waiting_head != NONE:
+        elif admits and s.waiting_head != NONE and s.num_running < p.slots:
             _admit_waiting(p, s, step, a, left)
     if decodes_first or step.prefill_rows == 0:
         step.decode_rows = s.num_decode
