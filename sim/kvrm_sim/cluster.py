@@ -22,8 +22,7 @@ from kvrm_sim.cluster_records import MergedRecords, Target
 from kvrm_sim.cluster_summary import summarize_cluster
 from kvrm_sim.columns import REPLICA
 from kvrm_sim.config import ReplicaConfig
-from kvrm_sim.derivation import parameters_of
-from kvrm_sim.engine import STEPS_A_CALL, say_if_cold
+from kvrm_sim.engine import STEPS_A_CALL, parameters_for_trace, say_if_cold
 from kvrm_sim.errors import ConfigError
 from kvrm_sim.feed import CHUNK_ROWS, CHUNK_ROWS_WITH_IDS, Chunk, arrival_chunks
 from kvrm_sim.memory import plan_memory
@@ -187,13 +186,7 @@ def run_cluster(
     made = check_cluster(replicas, router, prefix_weight, trace, config)
     plan = plan_memory(config)
     say_if_cold()
-    shares = "prefix_hashes" in trace.info.columns
-    parameters = parameters_of(
-        config,
-        plan,
-        span_ns=trace.info.span_ns,
-        hash_block_tokens=trace.info.hash_block_tokens if shares else None,
-    )
+    parameters = parameters_for_trace(trace, config, plan)
     about_router: dict[str, Any] = {"router": router}
     if router == "prefix-aware":
         about_router["prefix_weight"] = PREFIX_WEIGHT if prefix_weight is None else prefix_weight

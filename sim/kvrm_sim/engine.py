@@ -25,7 +25,8 @@ from kvrm_sim import state as st
 from kvrm_sim.config import ReplicaConfig
 from kvrm_sim.derivation import parameters_of
 from kvrm_sim.feed import Chunk, arrival_chunks
-from kvrm_sim.memory import plan_memory
+from kvrm_sim.memory import MemoryPlan, plan_memory
+from kvrm_sim.parameters import CoreParameters
 from kvrm_sim.provenance import run_toml
 from kvrm_sim.records import RunWriter
 from kvrm_sim.replica import Replica, Sinks
@@ -249,6 +250,20 @@ def say_if_cold() -> None:
         sys.stderr.write("kvrm: compiling the simulator's core, once for this version (about 20 s)\n")
 
 
+def parameters_for_trace(
+    trace: Trace, config: ReplicaConfig, plan: MemoryPlan, *, share: bool = True, log_events: bool = False
+) -> CoreParameters:
+    """The core's parameters for a replay of a trace: its span, and, where it may ``share``, the hashes that it has."""
+    hashed = share and "prefix_hashes" in trace.info.columns
+    return parameters_of(
+        config,
+        plan,
+        span_ns=trace.info.span_ns,
+        hash_block_tokens=trace.info.hash_block_tokens if hashed else None,
+        log_events=log_events,
+    )
+
+
 def run(
     trace: Trace,
     config: ReplicaConfig,
@@ -272,13 +287,7 @@ def run(
         raise ValueError("hooks need driver='events': the span driver does not stop at single events")
     plan = plan_memory(config)
     say_if_cold()
-    parameters = parameters_of(
-        config,
-        plan,
-        span_ns=trace.info.span_ns,
-        hash_block_tokens=trace.info.hash_block_tokens if "prefix_hashes" in trace.info.columns else None,
-        log_events=driver == "events",
-    )
+    parameters = parameters_for_trace(trace, config, plan, log_events=driver == "events")
     with RunWriter(out, force=force) as writer:
         collector = Collector()
         target = collector if out is None and keep else writer  # without a folder the writer does nothing

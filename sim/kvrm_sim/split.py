@@ -27,11 +27,10 @@ from kvrm_sim.cluster import MOST_REPLICAS, Cluster, check_cluster
 from kvrm_sim.cluster_records import Target
 from kvrm_sim.columns import SPLIT
 from kvrm_sim.config import ReplicaConfig
-from kvrm_sim.derivation import parameters_of
-from kvrm_sim.engine import say_if_cold
+from kvrm_sim.engine import parameters_for_trace, say_if_cold
 from kvrm_sim.errors import ConfigError
 from kvrm_sim.feed import CHUNK_ROWS_WITH_IDS, Chunk, arrival_chunks
-from kvrm_sim.memory import MemoryPlan, plan_memory
+from kvrm_sim.memory import plan_memory
 from kvrm_sim.pager import blocks_for
 from kvrm_sim.parameters import CoreParameters
 from kvrm_sim.provenance import run_toml
@@ -234,9 +233,9 @@ def run_split(
         collector = Collector(request_fields=SPLIT)
         target: Target = collector if out is None and keep else writer
         first, second = _Relay(target, 0), _Relay(target, prefill_replicas)
-        prompts = PrefillSide(_parameters(config, plans[0], trace), prefill_replicas, made, first)
+        prompts = PrefillSide(parameters_for_trace(trace, config, plans[0]), prefill_replicas, made, first)
         decodes = DecodeSide(
-            _parameters(decoding, plans[1], trace, share=False), decode_replicas, prefill_replicas, second
+            parameters_for_trace(trace, decoding, plans[1], share=False), decode_replicas, prefill_replicas, second
         )
         outputs, transfers = outputs_of(trace, config), Transfers.none(trace.info.rows)
         _prefill(prompts, trace, outputs, stop_ns)
@@ -287,12 +286,6 @@ class _Relay:
     def pool(self, samples: st.Records, classes: NDArray[np.int64]) -> None:
         samples["replica"] += self._first
         self._target.pool(samples, classes)
-
-
-def _parameters(config: ReplicaConfig, plan: MemoryPlan, trace: Trace, *, share: bool = True) -> CoreParameters:
-    known = share and "prefix_hashes" in trace.info.columns
-    hash_block_tokens = trace.info.hash_block_tokens if known else None
-    return parameters_of(config, plan, span_ns=trace.info.span_ns, hash_block_tokens=hash_block_tokens)
 
 
 def _prefill(prompts: PrefillSide, trace: Trace, outputs: Outputs, stop_ns: int) -> None:
