@@ -137,5 +137,5 @@ def _figures(replica: Replica) -> dict[str, float]:
         if value is not None:
             found[name] = value / 1e9
     s = replica.scalars[0]
-    found["throughput"] = int(s.tokens_delivered) / max(1, int(s.last_finish_ns - s.first_arrival_ns)) * 1e9
+    found["throughput"] = int(s.delivered_tokens) / max(1, int(s.last_finish_ns - s.first_arrival_ns)) * 1e9
     return found

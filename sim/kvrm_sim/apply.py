@@ -4,12 +4,12 @@ section 4).
 
 from __future__ import annotations
 
-from kvrm_sim.compiled import kernel, part
-from kvrm_sim.cost import GRAPH, PIECEWISE
-from kvrm_sim.decoding import READ_STAGED, join_decoding, leave_decoding
+from kvrm_sim.ahead import release_ended, sort_by_slot
+from kvrm_sim.compiled import kernel, outlined, part
+from kvrm_sim.decoding import READ_STAGED, forget_row, join_decoding
 from kvrm_sim.meters import (
     SPIKE_WINDOW_NS,
-    add_step_to_window,
+    add_step,
     close_spike_window,
     close_window,
     sample_pool,
@@ -17,60 +17,25 @@ from kvrm_sim.meters import (
     tally_gap,
     weigh_memory,
 )
-from kvrm_sim.pager import blocks_for, drop_middle, release_row
+from kvrm_sim.pager import PAGED, blocks_for, drop_middle
 from kvrm_sim.prefix import give_keys
 from kvrm_sim.request import finish_request, known_tokens, log_event
-from kvrm_sim.rowlist import close_row
-from kvrm_sim.state import EV_FINISH, EV_FIRST_TOKEN, H_TTFT, NONE, Arrays, Ints, Record
+from kvrm_sim.state import EV_FINISH, EV_FIRST_TOKEN, H_TTFT, NONE, Arrays, Record
 from kvrm_sim.wheel import finish_list
-
-
-@kernel
-def _account(p: Record, s: Record, step: Record, waiting_tenths: Ints) -> None:
-    """Add an ended step to the run's totals."""
-    s.steps += 1
-    if step.prefill_rows == 0:
-        s.decode_steps += 1
-    else:
-        s.mixed_steps += 1
-    if step.launch_kind == GRAPH:
-        s.graph_steps += 1
-        s.padded_rows += step.padded_rows
-        s.padded_live_rows += step.decode_rows
-    elif step.launch_kind == PIECEWISE:
-        s.piecewise_steps += 1
-    else:
-        s.eager_steps += 1
-    s.off_ladder_steps += step.off_ladder
-    s.over_capacity_steps += step.over_capacity
-    s.row_moves += step.row_moves
-    s.prefill_tokens += step.prefill_tokens
-    s.groups += step.groups
-    s.segments += step.segments
-    s.moved_blocks += step.moved_blocks
-    s.needed_tokens += step.needed_tokens
-    s.rounds += step.rounds
-    s.read_tokens += step.read_tokens
-    s.copied_blocks += step.copied_blocks
-    s.captures += step.captured
-    s.submit_ns += step.submit_ns
-    s.move_ns += step.move_ns
-    weigh_memory(s, step)
-    if step.waiting > 0:
-        tenth = step.start_ns // p.backlog_tenth_ns
-        if tenth < 10:
-            waiting_tenths[tenth] += step.waiting * float(step.duration_ns)
 
 
 @kernel
 def _deliver_decoded(p: Record, s: Record, a: Arrays) -> int:
     """Every decoding row has one token more; the rows that end are listed in `finishing`. How many."""
-    settled = s.num_decode - s.num_newcomers
+    settled = s.num_decode - s.num_newcomers - s.num_ended
+    for at in range(s.num_newcomers):
+        r = a.rows[a.rows["newcomer"][at]]
+        if r.ended:
+            settled += 1  # it is neither
+        else:
+            _deliver(p, s, a, a.requests[r.request])
     if settled > 0:
         tally_gap(s, a, s.now_ns - s.last_decode_end_ns, settled)
-    for at in range(s.num_newcomers):
-        q = a.requests[a.rows[a.rows["newcomer"][at]].request]
-        _deliver(p, s, a, q)
     s.num_newcomers = 0
     s.last_decode_end_ns = s.now_ns
     s.decode_counter += 1
@@ -136,39 +101,78 @@ def _end_prefills(p: Record, s: Record, a: Arrays, finishing: int) -> int:
 
 
 @kernel
-def _finish_rows(p: Record, s: Record, a: Arrays, count: int) -> None:
-    """Release the rows that ended, lowest batch row first."""
-    finishing = a.rows["finishing"]
-    for at in range(1, count):
-        row = finishing[at]
-        before = at
-        while before > 0 and a.rows[finishing[before - 1]].slot > a.rows[row].slot:
-            finishing[before] = finishing[before - 1]
-            before -= 1
-        finishing[before] = row
+def _runs_on(p: Record, a: Arrays, row: int) -> bool:
+    """Whether a row runs on behind its end, which nobody has noticed; not where its length was known to end there."""
+    q = a.requests[a.rows[row].request]
+    if p.reserve == PAGED:
+        return p.limit_tokens - q.prompt_tokens - q.output_tokens >= p.run_ahead
+    return q.reserved_tokens - (q.prompt_tokens + q.output_tokens - 1) >= p.run_ahead
+
+
+@outlined
+def _run_on(p: Record, s: Record, a: Arrays, count: int) -> int:
+    """Of the rows in `finishing` leave those that are released now: without those that run on (run-ahead), with those
+    whose end is noticed only now. How many.
+    """
+    finishing, ended = a.rows["finishing"], a.rows["ended_row"]
+    kept = 0
+    for at in range(s.num_ended_rows):
+        row = ended[at]
+        if a.rows[row].release_at <= s.steps:
+            a.rows["growing"][kept] = row
+            kept += 1
+    for at in range(kept):
+        s.num_ended_rows = forget_row(ended, s.num_ended_rows, a.rows["growing"][at])
     for at in range(count):
         row = finishing[at]
-        request = a.rows[row].request
-        q = a.requests[request]
-        if a.rows[row].decoding:
-            leave_decoding(p, s, a.requests, a.rows, a.heads, a.table, row)
-            q.delivered = q.output_tokens
-        release_row(p, s, a.rows, a.blocks, a.tree, a.table, row, blocks_for(p, q.reserved_tokens))
-        close_row(s, a.rows, row)
-        log_event(p, s, a.events, EV_FINISH, s.now_ns, q.row)
+        r = a.rows[row]
+        if not _runs_on(p, a, row):
+            a.rows["growing"][kept] = row
+            kept += 1
+            continue
+        r.ended = 1
+        r.release_at = s.steps + p.run_ahead
+        ended[s.num_ended_rows] = row
+        s.num_ended_rows += 1
+        if r.decoding:
+            s.num_ended += 1
+        else:
+            join_decoding(p, s, a, row, r.computed)
+    for at in range(kept):
+        finishing[at] = a.rows["growing"][at]
+    sort_by_slot(a, kept)
+    return kept
+
+
+@kernel
+def _finish_rows(p: Record, s: Record, a: Arrays, count: int) -> None:
+    """End the requests of the rows that are done, lowest batch row first, and release their rows."""
+    finishing = a.rows["finishing"]
+    sort_by_slot(a, count)
+    for at in range(count):
+        request = a.rows[finishing[at]].request
+        log_event(p, s, a.events, EV_FINISH, s.now_ns, a.requests[request].row)
         finish_request(p, s, a.requests, request, a.out, a.tallies, a.histograms)
+    if p.run_ahead > 0:
+        count = _run_on(p, s, a, count)
+    for at in range(count):
+        release_ended(p, s, a, finishing[at])
 
 
 @part
 def apply(p: Record, s: Record, step: Record, a: Arrays) -> None:
     """What the end of a step changes: tokens, gaps, finishes, frees."""
     s.now_ns = step.end_ns
-    _account(p, s, step, a.waiting_tenths)
+    weigh_memory(s, step)
+    if step.waiting > 0:
+        tenth = step.start_ns // p.backlog_tenth_ns
+        if tenth < 10:
+            a.waiting_tenths[tenth] += step.waiting * float(step.duration_ns)
     if s.now_ns >= s.spike_end_ns:
         close_spike_window(s, a.tallies, a.histograms)
         s.spike_end_ns = (s.now_ns // SPIKE_WINDOW_NS + 1) * SPIKE_WINDOW_NS
     if s.now_ns >= s.window_end_ns:
-        close_window(s, a.histograms, a.windows)
+        close_window(s, a)
         if p.window_ns > 0:  # otherwise every step is a window of its own
             s.window_end_ns = (s.now_ns // p.window_ns + 1) * p.window_ns
     finishing = 0
@@ -178,12 +182,12 @@ def apply(p: Record, s: Record, step: Record, a: Arrays) -> None:
             s.num_unstaged = 0
     if step.prefill_rows > 0:
         finishing = _end_prefills(p, s, a, finishing)
-    s.tokens_delivered += step.sampled_rows
     if p.steady_from_ns <= s.now_ns <= p.steady_until_ns:
-        s.steady_tokens += step.sampled_rows
-    if finishing > 0:
+        s.steady_tokens += step.delivered_tokens
+    step.finished = finishing
+    add_step(s, step, a)
+    if finishing + s.num_ended_rows > 0:
         _finish_rows(p, s, a, finishing)
-    add_step_to_window(s, step, a.windows[s.num_windows], step.sampled_rows, finishing)
     if s.now_ns >= s.next_pool_sample_ns:
         sample_pool(p, s, a)
         s.next_pool_sample_ns = s.now_ns + p.pool_sample_ns

@@ -30,13 +30,13 @@ from kvrm_sim.transport import MERGE_ADJACENT
 
 #: What each code means, for the error that Python raises.
 INVARIANTS = {
-    FREE_COUNT: "free + evictable + held = total blocks",
+    FREE_COUNT: "free + evictable + fenced + held = total blocks",
     OWNERSHIP: "each held block has one owner, or as many as it has references, and is not free",
     CAPACITY: "a row holds the blocks of what it has written and is about to write",
     RUNS: "runs equal those of the block tables",
     SUMS: "the sums over decoding rows equal their recount",
     SLOTS: "each running row has one slot, and each slot at most one row",
-    CONSERVATION: "injected = completed + rejected + truncated + running + waiting",
+    CONSERVATION: "injected = completed + rejected + truncated + running (without those that have ended) + waiting",
     DRAIN: "nothing is held when nothing runs",
     TIME_PARTS: "exposed parts add up to the step, and none is negative",
     TRANSPORT: "groups and blocks equal those enumerated from the tables",
@@ -89,6 +89,8 @@ def _check_rows(p: Record, s: Record, rows: Records, blocks: Records, table: Int
         if broken != OK:
             return broken
         computed = row_computed(s, rows, row)
+        if blocks[table[row, 0] if p.reserve == PAGED and r.blocks > 0 else 0].fenced != 0:
+            return OWNERSHIP
         if held_blocks(p, rows, row, computed + (writes if r.decoding else 0)) > r.blocks:
             return CAPACITY
         if p.kept_blocks > 0 and r.decoding and r.blocks > p.kept_blocks:
@@ -101,7 +103,7 @@ def _check_rows(p: Record, s: Record, rows: Records, blocks: Records, table: Int
             total += computed
             dropped += r.dropped
         row = r.next
-    if held - s.shared_again + s.free_blocks + s.evictable != p.pool_blocks:
+    if held - s.shared_again + s.free_blocks + s.evictable + s.fenced_blocks != p.pool_blocks:
         return FREE_COUNT
     if runs != s.total_runs:
         return RUNS
@@ -136,8 +138,8 @@ def _check_sharing(p: Record, s: Record, blocks: Records, keys: Ints) -> int:
             keyed += 1
             if b.free != 0 or not is_cached(p, blocks, keys, block):
                 return SHARING
-            evictable += 1 if owners == 0 else 0
-        elif owners == 0 and b.free == 0:
+            evictable += 1 if owners == 0 and b.fenced == 0 else 0
+        elif owners == 0 and b.free == 0 and b.fenced == 0:
             return SHARING
     found, block, before = 0, s.least_recent, 0
     while block != 0:
@@ -219,10 +221,16 @@ def broken_invariant(
         broken = _check_sharing(p, s, blocks, keys)
     if broken != OK:
         return broken
-    if s.injected != s.completed + s.rejected + s.truncated + s.num_running + s.num_waiting:
+    if (
+        s.injected
+        != s.completed + s.rejected + s.truncated + s.num_running - s.num_ended_rows + s.num_waiting + s.num_unseen
+    ):
         return CONSERVATION
     if s.num_running == 0 and (
-        available_blocks(s) != p.pool_blocks or s.total_runs != 0 or s.reserved_blocks != 0 or s.used_prefill != 0
+        available_blocks(s) + s.fenced_blocks != p.pool_blocks
+        or s.total_runs != 0
+        or s.reserved_blocks != 0
+        or s.used_prefill != 0
     ):
         return DRAIN
     if not planned:

@@ -27,11 +27,9 @@ _GREATEST = (
     "peak_cached_blocks",
 )  # fmt: skip
 _ADDED = (
-    "injected", "completed", "rejected", "truncated", "unfinished", "steps", "decode_steps", "mixed_steps",
-    "graph_steps", "eager_steps", "piecewise_steps", "off_ladder_steps", "over_capacity_steps", "row_moves",
-    "padded_rows", "padded_live_rows", "tokens_delivered", "steady_tokens", "steady_finishes", "preemptions",
-    "recomputed_tokens", "prefill_tokens", "groups", "segments", "moved_blocks", "needed_tokens", "rounds",
-    "read_tokens", "submit_ns", "move_ns", "admitted", "hit_tokens", "evicted_blocks", "copied_blocks",
+    *(total for _, total in st.SUMS),
+    "injected", "completed", "rejected", "truncated", "unfinished", "steady_tokens", "steady_finishes", "preemptions",
+    "recomputed_tokens", "evicted_blocks",
     "acc_reserved", "acc_allocated", "acc_used", "acc_cached", "acc_running", "acc_waiting",
 )  # fmt: skip
 #: Of one replica in the plan; the summary holds them for the cluster.
@@ -163,7 +161,7 @@ def row_of_replica(at: int, replica: Replica, busy_ns: int, run: dict[str, Any],
         "busy_s": busy_ns / 1e9,
         "busy_share": mean(busy_ns),
         "prefill_tokens": int(s.prefill_tokens),
-        "delivered_tokens": int(s.tokens_delivered),
+        "delivered_tokens": int(s.delivered_tokens),
         "prefix_hit_tokens": None if run["prefix_hit_tokens"] is None else int(s.hit_tokens),
         "ttft_s": percentiles(st.H_TTFT),
         "e2e_s": percentiles(st.H_E2E),

@@ -8,15 +8,16 @@ with time <= until and decisions with time < until, so a step in flight at ``unt
 
 from __future__ import annotations
 
+from kvrm_sim.ahead import drain, see_arrivals
 from kvrm_sim.apply import apply
 from kvrm_sim.compiled import entry, kernel, part
 from kvrm_sim.decide import decide
 from kvrm_sim.decoding import row_delivered
 from kvrm_sim.meters import (
     BUCKETS,
-    clear_window,
     close_spike_window,
     close_window,
+    open_gaps,
 )
 from kvrm_sim.pool import open_pool
 from kvrm_sim.request import arrive, emit, open_arena
@@ -61,6 +62,8 @@ def open_replica(p: Record, s: Record, a: Arrays) -> None:
     s.phase = IDLE
     s.waiting_head = NONE
     s.waiting_tail = NONE
+    s.unseen_head = NONE
+    s.unseen_tail = NONE
     s.arena_free = NONE
     s.chain_request = NONE
     s.chain_awaits = NONE
@@ -75,7 +78,7 @@ def open_replica(p: Record, s: Record, a: Arrays) -> None:
     open_pool(p, s, a.blocks, a.tree)
     s.blocks_taken = 0
     s.blocks_freed = 0
-    clear_window(a.windows[0])
+    open_gaps(a.windows[0])
 
 
 @kernel
@@ -144,12 +147,15 @@ def _wake(s: Record, arrivals: Records, until_ns: int) -> int:
 
 
 @kernel
-def _take_off(s: Record, step: Record, requests: Records, planned: bool) -> int:
+def _take_off(p: Record, s: Record, step: Record, a: Arrays, planned: bool) -> int:
     """After a decision: the step flies, or the replica is idle, or it decides again (and not for ever)."""
     if planned:
         s.phase = FLYING
         s.idle_decisions = 0
         return DECIDED
+    if drain(p, s, a):
+        s.carried_preemptions += step.preempted
+        return GO_ON
     if s.num_waiting == 0 and s.num_running == 0:
         s.phase = IDLE
         return GO_ON
@@ -158,7 +164,7 @@ def _take_off(s: Record, step: Record, requests: Records, planned: bool) -> int:
     if s.idle_decisions < STUCK_DECISIONS:
         return GO_ON
     s.status = E_NO_PROGRESS
-    s.error_request = requests[s.waiting_head].row if s.waiting_head != NONE else NONE
+    s.error_request = a.requests[s.waiting_head].row if s.waiting_head != NONE else NONE
     return ERROR
 
 
@@ -192,7 +198,7 @@ def span(
         if s.now_ns >= until_ns:
             return UNTIL
         planned = decide(p, s, step, a)
-        reason = _take_off(s, step, a.requests, planned)
+        reason = _take_off(p, s, step, a, planned)
         if reason == ERROR or (reason == DECIDED and flags & STOP_AT_DECISIONS):
             return reason
         if flags & STOP_AT_EVENTS and s.num_events > 0:
@@ -204,10 +210,12 @@ def _emit_unfinished(p: Record, s: Record, a: Arrays) -> None:
     row = s.running_head
     while row != NONE:
         request = a.rows[row].request
-        a.requests[request].delivered = row_delivered(s, a.rows, a.requests, row)
-        emit(s, a.requests[request], a.out, UNFINISHED, R_STOPPED, NONE)
+        if a.rows[row].ended == 0:
+            a.requests[request].delivered = row_delivered(s, a.rows, a.requests, row)
+            emit(s, a.requests[request], a.out, UNFINISHED, R_STOPPED, NONE)
         row = a.rows[row].next
-    s.unfinished = s.num_running + s.num_waiting
+    see_arrivals(p, s, a, NEVER)
+    s.unfinished = s.num_running - s.num_ended_rows + s.num_waiting
     while s.waiting_head != NONE:
         request = pop_waiting(p, s, a.requests)
         emit(s, a.requests[request], a.out, UNFINISHED, R_STOPPED, NONE)
@@ -228,4 +236,4 @@ def replica_edge(edge: int, params: Records, scalars: Records, a: Arrays, first:
     else:
         _emit_unfinished(params[0], s, a)
         close_spike_window(s, a.tallies, a.histograms)
-        close_window(s, a.histograms, a.windows)
+        close_window(s, a)

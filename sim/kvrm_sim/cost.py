@@ -159,8 +159,11 @@ def time_step(p: Record, step: Record) -> None:
     step.dense_busy_ns = dense_ns(p, step)
     step.collectives_busy_ns = collectives_ns(p, step)
 
-    step.host_exposed_ns = step.host_busy_ns
-    step.commit_exposed_ns = step.commit_busy_ns
+    # With run-ahead the host has prepared this step while the one before it was on the device.
+    hidden = step.device_ns if step.follows else 0
+    step.host_exposed_ns = max(0, step.host_busy_ns - hidden)
+    hidden = max(0, hidden - step.host_busy_ns)
+    step.commit_exposed_ns = max(0, step.commit_busy_ns - hidden)
     step.launch_exposed_ns = step.launch_busy_ns
     # Device work adds to the path only beyond what the launches that run ahead have already covered.
     device = move
@@ -184,3 +187,4 @@ def time_step(p: Record, step: Record) -> None:
         + step.dense_exposed_ns
         + step.collectives_exposed_ns
     )
+    step.device_ns = step.duration_ns - step.host_exposed_ns - step.commit_exposed_ns

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from kvrm_sim.ahead import follows, horizon_ns, lift_fences, see_arrivals
 from kvrm_sim.compiled import kernel, part
-from kvrm_sim.cost import time_step
+from kvrm_sim.cost import GRAPH, PIECEWISE, time_step
+from kvrm_sim.fences import pending_blocks
 from kvrm_sim.launch import choose_launch
 from kvrm_sim.prefix import available_blocks
 from kvrm_sim.scheduler import schedule
@@ -24,7 +26,21 @@ def _open_step(s: Record, step: Record) -> None:
     step.admitted = 0
     step.hit_tokens = 0
     step.copied_blocks = 0
+    step.stalled_rows = 0
     s.num_prefill = 0
+
+
+@kernel
+def _say_what_it_is(step: Record) -> None:
+    """What the step counts as in the totals."""
+    step.is_step = 1
+    step.is_decode = 1 if step.prefill_rows == 0 else 0
+    step.is_mixed = 1 - step.is_decode
+    step.is_graph = 1 if step.launch_kind == GRAPH else 0
+    step.is_piecewise = 1 if step.launch_kind == PIECEWISE else 0
+    step.is_eager = 1 - step.is_graph - step.is_piecewise
+    step.graph_rows = step.padded_rows if step.is_graph else 0
+    step.graph_live_rows = step.decode_rows if step.is_graph else 0
 
 
 @part
@@ -32,6 +48,9 @@ def decide(p: Record, s: Record, step: Record, a: Arrays) -> bool:
     """Plan the next step at the present time, with its cost; False when there is nothing to run."""
     _open_step(s, step)
     s.blocks_taken = 0
+    if p.run_ahead > 0:
+        lift_fences(p, s, a, False)
+        see_arrivals(p, s, a, horizon_ns(p, s))
     schedule(p, s, step, a)
     if step.decode_rows + step.prefill_rows == 0:
         return False
@@ -41,11 +60,21 @@ def decide(p: Record, s: Record, step: Record, a: Arrays) -> bool:
     step.blocks_freed = s.blocks_freed
     s.blocks_freed = 0
     step.reserved_blocks = s.reserved_blocks
-    step.allocated_blocks = p.pool_blocks - available_blocks(s)
-    step.used_tokens = s.sum_computed + s.used_prefill - p.block_size * (s.shared_again + s.sum_dropped_blocks)
+    step.allocated_blocks = p.pool_blocks - available_blocks(s) - s.fenced_blocks
+    step.pending_blocks = pending_blocks(s)
+    step.used_tokens = s.sum_computed + s.used_prefill + s.stalled_tokens
+    step.used_tokens -= p.block_size * (s.shared_again + s.sum_dropped_blocks)
     step.cached_blocks = s.evictable
     step.running = s.num_running
-    step.waiting = s.num_waiting
+    step.preempted += s.carried_preemptions
+    s.carried_preemptions = 0
+    step.waiting = s.num_waiting + s.num_unseen
+    step.ended_rows = s.num_ended if step.decode_rows > 0 else 0
+    step.follows = follows(p, s)
     time_step(p, step)
+    _say_what_it_is(step)
     step.end_ns = step.start_ns + step.duration_ns
+    step.delivered_tokens = step.sampled_rows - step.ended_rows
+    s.start_2_ns = s.start_1_ns
+    s.start_1_ns = step.start_ns
     return True

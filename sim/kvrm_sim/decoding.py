@@ -38,6 +38,7 @@ def join_decoding(p: Record, s: Record, a: Arrays, row: int, computed: int) -> N
     a.rows[row].finish_at = s.decode_counter + q.output_tokens - q.delivered
     add_to_wheels(p, a.rows, a.heads, row)
     s.num_decode += 1
+    s.num_ended += a.rows[row].ended
     s.sum_computed += computed
     s.sum_dropped_blocks += a.rows[row].dropped
     s.sum_reserved_tokens += q.reserved_tokens
@@ -49,7 +50,7 @@ def join_decoding(p: Record, s: Record, a: Arrays, row: int, computed: int) -> N
         s.stage_runs += history_runs(p, a.rows, a.table, row, computed)
         if a.rows[row].blocks > held_blocks(p, a.rows, row, computed):
             take_pending(s, a.rows, a.table, row)
-        if p.staging == DELTA:
+        if p.staging == DELTA and a.rows[row].was_staged == 0:
             a.rows["unstaged"][s.num_unstaged] = row
             s.num_unstaged += 1
 
@@ -75,7 +76,7 @@ def take_pending(s: Record, rows: Records, table: Ints, row: int) -> None:
 
 
 @kernel
-def _drop(members: Ints, size: int, row: int) -> int:
+def forget_row(members: Ints, size: int, row: int) -> int:
     """Remove a row from a short unordered list, keeping the order of the rest; its new size."""
     kept = 0
     for at in range(size):
@@ -91,12 +92,13 @@ def leave_decoding(p: Record, s: Record, requests: Records, rows: Records, heads
     remove_from_wheels(p, rows, heads, row)
     rows[row].decoding = 0
     s.num_decode -= 1
+    s.num_ended -= rows[row].ended
     s.sum_computed -= rows[row].origin + s.decode_counter
     s.sum_dropped_blocks -= rows[row].dropped
     s.sum_reserved_tokens -= requests[rows[row].request].reserved_tokens
     if rows[row].origin == s.max_base:
         s.max_base_dirty = 1
-    s.num_newcomers = _drop(rows["newcomer"], s.num_newcomers, row)
+    s.num_newcomers = forget_row(rows["newcomer"], s.num_newcomers, row)
     if p.read == READ_STAGED:
         s.stage_blocks -= rows[row].blocks
         s.stage_runs -= rows[row].runs
@@ -107,7 +109,48 @@ def leave_decoding(p: Record, s: Record, requests: Records, rows: Records, heads
             s.stage_runs += opened
             s.pending_blocks -= 1
             s.pending_runs -= opened
-        s.num_unstaged = _drop(rows["unstaged"], s.num_unstaged, row)
+        s.num_unstaged = forget_row(rows["unstaged"], s.num_unstaged, row)
+
+
+@kernel
+def _is_in(members: Ints, size: int, row: int) -> bool:
+    for at in range(size):  # noqa: SIM110  # any() of a generator does not compile
+        if members[at] == row:
+            return True
+    return False
+
+
+@kernel
+def settle_row(s: Record, a: Arrays, row: int) -> None:
+    """Write down in its request what a decoding row has delivered, and when last: it is about to stop decoding."""
+    q = a.requests[a.rows[row].request]
+    q.delivered = row_delivered(s, a.rows, a.requests, row)
+    if not _is_in(a.rows["newcomer"], s.num_newcomers, row):
+        q.last_token_ns = s.last_decode_end_ns
+
+
+@outlined
+def stall_row(p: Record, s: Record, a: Arrays, row: int) -> None:
+    """A decoding row waits for pending blocks: it is not in this step."""
+    r = a.rows[row]
+    r.computed = row_computed(s, a.rows, row)
+    r.was_staged = 1 if p.staging == DELTA and not _is_in(a.rows["unstaged"], s.num_unstaged, row) else 0
+    if r.ended == 0:
+        settle_row(s, a, row)
+    leave_decoding(p, s, a.requests, a.rows, a.heads, a.table, row)
+    r.waits = 1
+    s.stalled_tokens += r.computed - r.dropped * p.block_size
+    a.rows["stalled"][s.num_stalled] = row
+    s.num_stalled += 1
+
+
+@outlined
+def unstall_row(p: Record, s: Record, rows: Records, row: int) -> None:
+    """A row no longer waits: it decodes again, or it has to go."""
+    r = rows[row]
+    r.waits = 0
+    s.stalled_tokens -= r.computed - r.dropped * p.block_size
+    s.num_stalled = forget_row(rows["stalled"], s.num_stalled, row)
 
 
 @kernel

@@ -69,6 +69,7 @@ def _decision_values(config: ReplicaConfig, plan: MemoryPlan) -> dict[str, int |
         "queue_order": code(policy.schedule.order, words.Order),
         "aging_ns": 0 if policy.schedule.aging_s is None else round(policy.schedule.aging_s * 1e9),
         "victim": code(policy.schedule.victim, words.Victim),
+        "run_ahead": policy.schedule.run_ahead,
         "launch": code(policy.launch.mode, words.LaunchMode),
         "mixed": code(policy.launch.mixed, words.MixedMode),
         "capture": code(policy.launch.capture, words.Capture),

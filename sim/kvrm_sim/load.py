@@ -37,9 +37,14 @@ def work_ahead(params: Records, scalars: Records, requests: Records, rows: Recor
         tokens += known_tokens(requests[request])
         blocks += _blocks_wanted(p, requests[request])
         request = requests[request].next
+    request = s.unseen_head
+    while request != NONE:
+        tokens += known_tokens(requests[request])
+        blocks += _blocks_wanted(p, requests[request])
+        request = requests[request].next
     row = s.running_head
     while row != NONE:
-        if rows[row].decoding == 0:
+        if rows[row].decoding == 0 and rows[row].waits == 0:
             tokens += known_tokens(requests[rows[row].request]) - rows[row].computed
         row = rows[row].next
     return tokens, blocks

@@ -16,7 +16,10 @@ from kvrm_sim.state import (
     H_WINDOW,
     H_WINDOW_P99,
     NONE,
+    NUM_SUMS,
     RUN_CLASSES,
+    WINDOW_SUMS_AT,
+    WINDOW_WORDS,
     Arrays,
     Ints,
     Record,
@@ -115,14 +118,14 @@ def close_spike_window(s: Record, tallies: Records, histograms: Ints) -> None:
 
 
 @outlined
-def close_window(s: Record, histograms: Ints, windows: Records) -> None:
-    """End the current record, if any step fell into it, and start an empty one."""
-    w = windows[s.num_windows]
-    if w.steps == 0:
+def close_window(s: Record, a: Arrays) -> None:
+    """End the current record, if any step fell into it: what was summed since it was opened."""
+    if s.window_open == 0:
         return
+    w = a.windows[s.num_windows]
     if w.gaps > 0:
-        half = _percentile(histograms, H_WINDOW, s.window_low, s.window_high, (w.gaps + 1) // 2)
-        most = _percentile(histograms, H_WINDOW, s.window_low, s.window_high, (99 * w.gaps + 99) // 100)
+        half = _percentile(a.histograms, H_WINDOW, s.window_low, s.window_high, (w.gaps + 1) // 2)
+        most = _percentile(a.histograms, H_WINDOW, s.window_low, s.window_high, (99 * w.gaps + 99) // 100)
         w.itl_p50_ns = min(_middle_ns(half), w.itl_max_ns)
         w.itl_p99_ns = min(_middle_ns(most), w.itl_max_ns)
     else:
@@ -130,102 +133,42 @@ def close_window(s: Record, histograms: Ints, windows: Records) -> None:
         w.itl_p99_ns = NONE
         w.itl_max_ns = NONE
     for bucket in range(s.window_low, s.window_high + 1):
-        histograms[H_WINDOW, bucket] = 0
+        a.histograms[H_WINDOW, bucket] = 0
     s.window_low = BUCKETS
     s.window_high = NONE
+    first = s.num_windows * WINDOW_WORDS + WINDOW_SUMS_AT
+    for at in range(NUM_SUMS):
+        a.window_words[first + at] = a.totals[at] - a.opened[at]
+        a.opened[at] = a.totals[at]
+    s.window_open = 0
     s.num_windows += 1
-    clear_window(windows[s.num_windows])
+    open_gaps(a.windows[s.num_windows])
 
 
 @kernel
-def clear_window(w: Record) -> None:
-    """Zero the running sums of a record (the rest is written when a step is added)."""
-    w.steps = 0
-    w.decode_steps = 0
-    w.graph_steps = 0
-    w.delivered_tokens = 0
-    w.prefill_tokens = 0
+def open_gaps(w: Record) -> None:
+    """A new record has seen no gap."""
     w.gaps = 0
     w.itl_max_ns = 0
-    w.decode_rows = 0
-    w.padded_rows = 0
-    w.padded_live_rows = 0
-    w.admitted = 0
-    w.finished = 0
-    w.preempted = 0
-    w.read_tokens = 0
-    w.groups = 0
-    w.segments = 0
-    w.moved_blocks = 0
-    w.needed_tokens = 0
-    w.hit_tokens = 0
-    w.copied_blocks = 0
-    w.host_busy_ns = 0
-    w.commit_busy_ns = 0
-    w.launch_busy_ns = 0
-    w.transport_busy_ns = 0
-    w.attention_busy_ns = 0
-    w.dense_busy_ns = 0
-    w.collectives_busy_ns = 0
-    w.host_exposed_ns = 0
-    w.commit_exposed_ns = 0
-    w.launch_exposed_ns = 0
-    w.transport_exposed_ns = 0
-    w.attention_exposed_ns = 0
-    w.dense_exposed_ns = 0
-    w.collectives_exposed_ns = 0
-    w.submit_ns = 0
-    w.move_ns = 0
 
 
 @kernel
-def add_step_to_window(s: Record, step: Record, w: Record, delivered: int, finished: int) -> None:
-    """Add an ended step to the current record."""
-    if w.steps == 0:
+def add_step(s: Record, step: Record, a: Arrays) -> None:
+    """Add an ended step to the totals, and with them to the current record."""
+    for at in range(NUM_SUMS):
+        a.totals[at] += a.planned[at]
+    w = a.windows[s.num_windows]
+    if s.window_open == 0:
+        s.window_open = 1
         w.start_ns = step.start_ns
     w.end_ns = step.end_ns
-    w.steps += 1
-    w.decode_steps += 1 if step.prefill_rows == 0 else 0
-    w.delivered_tokens += delivered
-    w.finished += finished
-    w.prefill_tokens += step.prefill_tokens
     w.running = step.running
     w.waiting = step.waiting
-    w.decode_rows += step.decode_rows
-    if step.launch_kind == 1:
-        w.graph_steps += 1
-        w.padded_rows += step.padded_rows
-        w.padded_live_rows += step.decode_rows
-    w.admitted += step.admitted
-    w.preempted += step.preempted + s.carried_preemptions
-    s.carried_preemptions = 0
     w.reserved_blocks = step.reserved_blocks
     w.allocated_blocks = step.allocated_blocks
     w.used_tokens = step.used_tokens
     w.cached_blocks = step.cached_blocks
-    w.read_tokens += step.read_tokens
-    w.groups += step.groups
-    w.segments += step.segments
-    w.moved_blocks += step.moved_blocks
-    w.needed_tokens += step.needed_tokens
-    w.hit_tokens += step.hit_tokens
-    w.copied_blocks += step.copied_blocks
-    w.host_busy_ns += step.host_busy_ns
-    w.commit_busy_ns += step.commit_busy_ns
-    w.launch_busy_ns += step.launch_busy_ns
-    w.transport_busy_ns += step.transport_busy_ns
-    w.attention_busy_ns += step.attention_busy_ns
-    w.dense_busy_ns += step.dense_busy_ns
-    w.collectives_busy_ns += step.collectives_busy_ns
-    w.host_exposed_ns += step.host_exposed_ns
-    w.commit_exposed_ns += step.commit_exposed_ns
-    w.launch_exposed_ns += step.launch_exposed_ns
-    w.transport_exposed_ns += step.transport_exposed_ns
-    w.attention_exposed_ns += step.attention_exposed_ns
-    w.dense_exposed_ns += step.dense_exposed_ns
-    w.collectives_exposed_ns += step.collectives_exposed_ns
-    w.submit_ns += step.submit_ns
-    w.move_ns += step.move_ns
+    w.pending_blocks = step.pending_blocks
 
 
 @kernel
@@ -256,7 +199,7 @@ def sample_pool(p: Record, s: Record, a: Arrays) -> None:
     """Record holes and run lengths as they are now: one pass over the pool and the live tables."""
     out = a.samples[s.num_pool_samples]
     out.time_ns = s.now_ns
-    out.allocated_blocks = p.pool_blocks - s.free_blocks - s.evictable
+    out.allocated_blocks = p.pool_blocks - s.free_blocks - s.evictable - s.fenced_blocks
     out.reserved_blocks = s.reserved_blocks
     out.cached_blocks = s.evictable
     out.runs = s.total_runs

@@ -8,6 +8,7 @@ in the middle: its table closes up, and ``dropped`` counts them.
 from __future__ import annotations
 
 from kvrm_sim.compiled import kernel, outlined
+from kvrm_sim.fences import fence
 from kvrm_sim.pool import (
     BUDDY,
     CONTIGUOUS,
@@ -172,41 +173,68 @@ def _sort(table: Ints, row: int, first: int, end: int, descending: bool) -> None
 
 
 @kernel
-def _let_go_all(s: Record, blocks: Records, table: Ints, row: int, held: int) -> int:
+def _let_go_all(p: Record, s: Record, blocks: Records, table: Ints, row: int, held: int) -> int:
     """Let go of a row's blocks, last first. Those for the free store are left in entries [returned, held), in logical
     order.
     """
     first = held
     for logical in range(held - 1, -1, -1):
         block = table[row, logical]
-        if let_go(s, blocks, block):
+        if let_go(p, s, blocks, block):
             first -= 1
             table[row, first] = block
     return first
 
 
-@outlined
-def release_row(
-    p: Record, s: Record, rows: Records, blocks: Records, tree: Ints, table: Ints, row: int, promised: int
+@kernel
+def _release_runs(
+    p: Record, s: Record, blocks: Records, tree: Ints, table: Ints, row: int, first: int, end: int
 ) -> None:
+    """Give back entries [first, end), last first, a run at a time: the extents end up as if it were block by block."""
+    while end > first:
+        start = end - 1
+        while start > first and table[row, start - 1] + 1 == table[row, start]:
+            start -= 1
+        release_run(p, s, blocks, tree, table[row, start], end - start)
+        end = start
+
+
+@kernel
+def give_back(p: Record, s: Record, blocks: Records, tree: Ints, block: int) -> None:
+    """Give one block to the free store, or behind a fence."""
+    if p.run_ahead > 0:
+        fence(s, blocks, block, 1)
+    else:
+        release_block(p, s, blocks, tree, block)
+
+
+@outlined
+def release_row(p: Record, s: Record, a: Arrays, row: int) -> None:
     """Give back everything a row holds: last logical block first (or so that the next ascend), a contiguous reservation
     as its one run.
     """
+    rows, blocks, tree, table = a.rows, a.blocks, a.tree, a.table
     held = rows[row].blocks
     s.blocks_freed += held
     if p.reserve == PAGED:
         first = 0
         if p.sharing:
-            first = _let_go_all(s, blocks, table, row, held)
+            first = _let_go_all(p, s, blocks, table, row, held)
         else:
             s.reserved_blocks -= held
         if p.release_order == RELEASE_SORTED:
             _sort(table, row, first, held, p.placement != LIFO)
-        for logical in range(held - 1, first - 1, -1):
-            release_block(p, s, blocks, tree, table[row, logical])
+        if p.placement == CONTIGUOUS and p.run_ahead == 0:
+            _release_runs(p, s, blocks, tree, table, row, first, held)
+        else:
+            for logical in range(held - 1, first - 1, -1):
+                give_back(p, s, blocks, tree, table[row, logical])
     else:
-        release_run(p, s, blocks, tree, rows[row].run_start, held)
-        s.reserved_blocks -= promised
+        if p.run_ahead > 0:
+            fence(s, blocks, rows[row].run_start, held)
+        else:
+            release_run(p, s, blocks, tree, rows[row].run_start, held)
+        s.reserved_blocks -= blocks_for(p, a.requests[rows[row].request].reserved_tokens)
     s.total_runs -= rows[row].runs
     rows[row].blocks = 0
     rows[row].runs = 0
@@ -231,7 +259,7 @@ def drop_middle(
     if after < held:
         rows[row].runs -= _starts_run(table, row, after)
     for at in range(first, after):
-        release_block(p, s, blocks, tree, table[row, at])
+        give_back(p, s, blocks, tree, table[row, at])
     for at in range(after, held):
         table[row, at - count] = table[row, at]
     rows[row].blocks = held - count

@@ -153,6 +153,8 @@ class Schedule(Table):
     aging_s: Annotated[StrictFloat, Field(gt=0, le=3600, allow_inf_nan=False)] | None = None
     #: Who is preempted when a running row needs a block and none can be had.
     victim: Victim = "last"
+    #: Steps in flight when the next one is decided. An end is noticed as many steps late, and freed blocks wait for it.
+    run_ahead: Annotated[StrictInt, Field(ge=0, le=2)] = 0
 
 
 class Policy(Table):

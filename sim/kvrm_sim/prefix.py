@@ -9,6 +9,7 @@ block without references is *evictable*: in a list, least recently used first, a
 from __future__ import annotations
 
 from kvrm_sim.compiled import kernel, outlined
+from kvrm_sim.fences import fence
 from kvrm_sim.pool import release_block
 from kvrm_sim.state import NONE, Ints, Record, Records
 
@@ -152,7 +153,15 @@ def hold(s: Record, blocks: Records, block: int) -> None:
 
 
 @kernel
-def let_go(s: Record, blocks: Records, block: int) -> bool:
+def keep_again(s: Record, blocks: Records, block: int) -> None:
+    """A keyed block comes from behind its fence: it can be hit again."""
+    _keep(s, blocks, block)
+    if blocks[block].key == s.chain_awaits:
+        s.chain_request = NONE  # the chain goes on: to be looked up again
+
+
+@kernel
+def let_go(p: Record, s: Record, blocks: Records, block: int) -> bool:
     """One row less holds a block. True when the caller has to give it to the free store."""
     blocks[block].refs -= 1
     if blocks[block].refs > 0:
@@ -161,7 +170,12 @@ def let_go(s: Record, blocks: Records, block: int) -> bool:
     s.reserved_blocks -= 1
     if blocks[block].key == NONE:
         return True
-    _keep(s, blocks, block)
+    if p.run_ahead > 0:
+        fence(s, blocks, block, 1)
+        if blocks[block].chain_at > 0:
+            s.chain_request = NONE  # the chain ends before it: to be looked up again
+    else:
+        _keep(s, blocks, block)
     return False
 
 
@@ -194,7 +208,7 @@ def find_chain(
     for link in range(count):
         key = key_of(p, ids, at, link)
         block = keys[find_slot(p, keys, key), 1]
-        if block == 0:
+        if block == 0 or blocks[block].fenced > 0:
             s.chain_awaits = key
             break
         chain[link] = block

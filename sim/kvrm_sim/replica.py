@@ -30,6 +30,14 @@ POOL_RECORDS = 1_024
 ARENA_RECORDS = 4_096
 
 
+def _table(slots: int, width: int) -> NDArray[np.int64]:
+    """The block tables. A row is an odd number of cache lines: rows of a power of two of bytes would keep their equal
+    places, at which rows grow together, in the same few places of the cache.
+    """
+    lines = -(-width // 8)
+    return np.zeros((slots, 8 * (lines + 1 - lines % 2)), np.int64)
+
+
 @dataclass(slots=True)
 class Sinks:
     """Where records go as their buffers fill: each is called with a view that is valid during the call."""
@@ -57,6 +65,7 @@ class Replica:
         self._next_arrival = self.scalars["next_arrival"]
         self.steps = np.zeros(1, st.STEP)
         self._start_ns, self._end_ns = self.steps["start_ns"], self.steps["end_ns"]
+        windows = np.zeros(WINDOW_RECORDS, st.WINDOWS)
         #: Built again when one of them is replaced; kernels are handed the bundle as it is at the call.
         self.arrays = st.Arrays(
             requests=np.zeros(ARENA_RECORDS, st.REQUESTS),
@@ -64,7 +73,7 @@ class Replica:
             heads=np.full(int(p.block_size) + FINISH_LISTS, st.NONE, np.int64),
             blocks=np.zeros(pool + 2, st.BLOCKS),
             tree=new_tree(pool + 2),
-            table=np.zeros((slots, int(p.table_width)), np.int64),
+            table=_table(slots, int(p.table_width)),
             ladders=parameters.ladders,
             captured=np.zeros(num_shapes(p), np.int64),
             keys=np.zeros((max(1, int(p.key_slots)), 2), np.int64),
@@ -72,7 +81,11 @@ class Replica:
             arrivals=np.zeros(0, st.ARRIVALS),
             ids=np.zeros(0, np.int64),
             out=np.zeros(max(out_records, slots), st.OUT),
-            windows=np.zeros(WINDOW_RECORDS, st.WINDOWS),
+            windows=windows,
+            window_words=st.words(windows),
+            planned=st.words(self.steps)[st.STEP_SUMS],
+            totals=st.words(self.scalars)[st.TOTAL_SUMS],
+            opened=np.zeros(st.NUM_SUMS, np.int64),
             samples=np.zeros(POOL_RECORDS, st.POOL_SAMPLES),
             classes=np.zeros((POOL_RECORDS, st.RUN_CLASSES), np.int64),
             tallies=np.zeros(st.NUM_HISTOGRAMS, st.TALLY),
@@ -110,7 +123,7 @@ class Replica:
 
     @property
     def table(self) -> NDArray[np.int64]:
-        """Block tables, int64 [slots, table_width], by stage row."""
+        """Block tables, int64 [slots, table_width or a little more], by stage row."""
         table: NDArray[np.int64] = self.arrays.table
         return table
 
@@ -170,9 +183,8 @@ class Replica:
         """The least ``start_ns`` that a record of steps.parquet not yet closed can have. ``now_ns``: to where the
         replica has been advanced.
         """
-        current = self.arrays.windows[int(self.scalars[0].num_windows)]
-        if current["steps"]:
-            return int(current["start_ns"])
+        if self.scalars[0].window_open:
+            return int(self.arrays.windows[int(self.scalars[0].num_windows)]["start_ns"])
         return int(self._start_ns[0]) if self._phase[0] == st.FLYING else now_ns
 
     def _with_ids(self, arrivals: st.Records, ids: NDArray[np.int64]) -> st.Records:
@@ -291,7 +303,7 @@ class Replica:
             self._check(self._descriptor, planned=False)
         self.drain_records()
         s = self.scalars[0]
-        left = int(s.num_running + s.num_waiting)
+        left = int(s.num_running + s.num_waiting + s.num_unseen)
         if left > len(self.arrays.out):
             self.arrays = self.arrays._replace(out=np.zeros(left, st.OUT))
         self._edge(CLOSE)

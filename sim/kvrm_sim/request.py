@@ -172,7 +172,17 @@ def arrive(
     if p.sharing and arrival.num_ids > 0:
         q.num_keys = keyed_blocks(p, arrival.prompt_tokens, arrival.num_ids)
         q.ids_at = arrival.ids_at
-    join_waiting(p, s, requests, request)
+    if p.run_ahead == 0:
+        join_waiting(p, s, requests, request)
+        return OK
+    # The decisions to come know of it later (ahead.py).
+    q.next = NONE
+    if s.unseen_tail != NONE:
+        requests[s.unseen_tail].next = request
+    else:
+        s.unseen_head = request
+    s.unseen_tail = request
+    s.num_unseen += 1
     return OK
 
 
@@ -200,8 +210,9 @@ def emit(s: Record, q: Record, out: Records, outcome: int, reason: int, finish_n
 def finish_request(
     p: Record, s: Record, requests: Records, request: int, out: Records, tallies: Records, histograms: Ints
 ) -> None:
-    """A request's last token was delivered now."""
+    """A request's last token was delivered now: its record, and what it counts for. Its place is freed apart."""
     q = requests[request]
+    q.delivered = q.output_tokens
     if q.truncation == NONE:
         emit(s, q, out, COMPLETED, R_TRACE_END, s.now_ns)
         s.completed += 1
@@ -222,6 +233,11 @@ def finish_request(
             1,
         )
         tally(tallies[H_TPOT_INCLUSIVE], histograms[H_TPOT_INCLUSIVE], e2e // q.delivered, 1)
-    q.ids_at = NEVER  # its hashes may be dropped
-    q.next = s.arena_free
+
+
+@kernel
+def free_request(s: Record, requests: Records, request: int) -> None:
+    """Nothing points at an ended request any more: its place is free."""
+    requests[request].ids_at = NEVER  # its hashes may be dropped
+    requests[request].next = s.arena_free
     s.arena_free = request

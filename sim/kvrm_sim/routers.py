@@ -45,6 +45,7 @@ class ReplicaView:
         # One-element views: a record's attribute costs a microsecond, and routers ask at each arrival.
         scalars = replica.scalars
         self._waiting, self._running = scalars["num_waiting"], scalars["num_running"]
+        self._unseen = scalars["num_unseen"]
         self._decoding = scalars["num_decode"]
         self._free, self._evictable = scalars["free_blocks"], scalars["evictable"]
         self.pool_blocks = int(replica.parameters.record[0].pool_blocks)
@@ -53,7 +54,7 @@ class ReplicaView:
     @property
     def waiting(self) -> int:
         """Requests that wait for admission, preempted ones too."""
-        return int(self._waiting[0])
+        return int(self._waiting[0] + self._unseen[0])
 
     @property
     def running(self) -> int:
@@ -63,7 +64,7 @@ class ReplicaView:
     @property
     def requests(self) -> int:
         """Requests here that are not finished."""
-        return int(self._waiting[0]) + int(self._running[0])
+        return int(self._waiting[0] + self._unseen[0]) + int(self._running[0])
 
     @property
     def decoding_rows(self) -> int:

@@ -79,6 +79,9 @@ def open_row(s: Record, rows: Records, request: int) -> int:
     r.copied_from = 0
     r.begun = 0
     r.dropped = 0
+    r.waits = 0
+    r.was_staged = 0
+    r.ended = 0
     rows[slot].at_slot = row
     s.highest_slot = max(s.highest_slot, slot)
     s.admissions += 1

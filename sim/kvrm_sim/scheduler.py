@@ -7,16 +7,21 @@ still prefilling, the last one: a row is admitted behind another only when that 
 
 from __future__ import annotations
 
+from kvrm_sim.ahead import release_ended
 from kvrm_sim.compiled import kernel, outlined, part
 from kvrm_sim.decoding import (
     READ_STAGED,
     drop_far,
+    forget_row,
     join_decoding,
     leave_decoding,
     row_computed,
-    row_delivered,
+    settle_row,
+    stall_row,
     take_pending,
+    unstall_row,
 )
+from kvrm_sim.fences import pending_blocks
 from kvrm_sim.meters import tally
 from kvrm_sim.pager import (
     PAGED,
@@ -74,21 +79,25 @@ def preempt(p: Record, s: Record, step: Record, a: Arrays) -> int:
     row = _victim(p, s, a.requests, a.rows)
     request = a.rows[row].request
     q = a.requests[request]
+    s.preemptions += 1
+    step.preempted += 1
+    if a.rows[row].ended:
+        s.num_ended_rows = forget_row(a.rows["ended_row"], s.num_ended_rows, row)
+        release_ended(p, s, a, row)
+        return row
     lost = row_computed(s, a.rows, row)
     if a.rows[row].decoding:
-        q.delivered = row_delivered(s, a.rows, a.requests, row)
-        if not _is_newcomer(s, a.rows, row):
-            q.last_token_ns = s.last_decode_end_ns
+        settle_row(s, a, row)
         leave_decoding(p, s, a.requests, a.rows, a.heads, a.table, row)
+    elif a.rows[row].waits:
+        unstall_row(p, s, a.rows, row)
     else:
         s.used_prefill = 0  # it is the one row that was still prefilling
     q.preemptions += 1
     q.recomputed_tokens += lost
     q.lost_tokens = lost
     s.recomputed_tokens += lost
-    s.preemptions += 1
-    step.preempted += 1
-    release_row(p, s, a.rows, a.blocks, a.tree, a.table, row, blocks_for(p, q.reserved_tokens))
+    release_row(p, s, a, row)
     close_row(s, a.rows, row)
     return_to_waiting(p, s, a.requests, request)
     log_event(p, s, a.events, EV_PREEMPT, s.now_ns, q.row)
@@ -96,27 +105,29 @@ def preempt(p: Record, s: Record, step: Record, a: Arrays) -> int:
 
 
 @kernel
-def _is_newcomer(s: Record, rows: Records, row: int) -> bool:
-    for at in range(s.num_newcomers):  # noqa: SIM110  # any() of a generator does not compile
-        if rows["newcomer"][at] == row:
-            return True
-    return False
+def _insert_by_order(rows: Records, count: int, row: int) -> int:
+    """Put a row at its place among `count` rows in running order; how many there are then."""
+    growing = rows["growing"]
+    at = count
+    while at > 0 and rows[growing[at - 1]].order > rows[row].order:
+        growing[at] = growing[at - 1]
+        at -= 1
+    growing[at] = row
+    return count + 1
 
 
 @kernel
 def _rows_to_grow(s: Record, rows: Records, heads: Ints) -> int:
-    """Collect the decoding rows whose next token needs a block, in running order; how many."""
+    """Collect the decoding rows whose next token needs a block, and those that wait for one, in running order; how
+    many.
+    """
     count = 0
     row = heads[s.growth_at]
-    growing = rows["growing"]
     while row != NONE:
-        at = count
-        while at > 0 and rows[growing[at - 1]].order > rows[row].order:
-            growing[at] = growing[at - 1]
-            at -= 1
-        growing[at] = row
-        count += 1
+        count = _insert_by_order(rows, count, row)
         row = rows[row].grow_next
+    for at in range(s.num_stalled):
+        count = _insert_by_order(rows, count, rows["stalled"][at])
     return count
 
 
@@ -127,14 +138,22 @@ def _grow_decoding(p: Record, s: Record, step: Record, a: Arrays) -> None:
     for at in range(count):
         row = a.rows["growing"][at]
         # A row without a request was preempted for an earlier one.
-        if p.kept_blocks > 0 and a.rows[row].request != NONE:
+        if p.kept_blocks > 0 and a.rows[row].request != NONE and a.rows[row].decoding:
             drop_far(p, s, a, row)
-        while a.rows[row].request != NONE and available_blocks(s) == 0:
+        while a.rows[row].request != NONE and available_blocks(s) + pending_blocks(s) == 0:
             preempt(p, s, step, a)
         if a.rows[row].request == NONE:
             continue
+        if available_blocks(s) == 0:
+            step.stalled_rows += 1
+            if a.rows[row].decoding:
+                stall_row(p, s, a, row)
+            continue
         grow(p, s, a, row, 1)
-        if p.read == READ_STAGED:
+        if a.rows[row].waits:
+            unstall_row(p, s, a.rows, row)
+            join_decoding(p, s, a, row, a.rows[row].computed)
+        elif p.read == READ_STAGED:
             take_pending(s, a.rows, a.table, row)
 
 
@@ -157,16 +176,20 @@ def _plan_prefill(p: Record, s: Record, step: Record, a: Arrays, row: int, token
 def _continue_prefill(p: Record, s: Record, step: Record, a: Arrays, left: int) -> int:
     """The next chunk of the one row that is still prefilling; the budget that is left."""
     row = s.running_tail
-    if row == NONE or a.rows[row].decoding or left == 0:
+    if row == NONE or a.rows[row].decoding or a.rows[row].waits or left == 0:
         return left
     computed = a.rows[row].computed
     tokens = min(known_tokens(a.requests[a.rows[row].request]) - computed, left)
     if p.reserve == PAGED:
         needed = held_blocks(p, a.rows, row, computed + tokens) - a.rows[row].blocks
-        while needed > available_blocks(s):
+        while needed > available_blocks(s) + pending_blocks(s):
+            decoding = s.num_decode
             if preempt(p, s, step, a) == row:
                 return left
-            left += 1  # a decoding row's token
+            left += decoding - s.num_decode  # a decoding row's token
+        if needed > available_blocks(s):
+            step.stalled_rows += 1
+            return left
         if needed > 0:
             grow_much(p, s, a, row, needed)
     _plan_prefill(p, s, step, a, row, tokens)
@@ -200,7 +223,6 @@ def _admit(p: Record, s: Record, step: Record, a: Arrays, wanted: int, shared: i
     else:
         take_run(p, s, a.rows, a.blocks, a.tree, row, wanted, blocks_for(p, q.reserved_tokens))
     step.admitted += 1
-    s.admitted += 1
     if q.admitted_ns == NONE:
         q.admitted_ns = s.now_ns
         tally(a.tallies[H_QUEUE], a.histograms[H_QUEUE], s.now_ns - q.arrival_ns, 1)
@@ -213,7 +235,6 @@ def _count_hit(s: Record, step: Record, q: Record, tokens: int) -> None:
     """A first admission's cached tokens are a hit; a later one's were not lost after all."""
     if q.hit_tokens == NONE:
         q.hit_tokens = tokens
-        s.hit_tokens += tokens
         step.hit_tokens += tokens
     else:
         kept = min(tokens, q.lost_tokens)
@@ -296,7 +317,7 @@ def schedule(p: Record, s: Record, step: Record, a: Arrays) -> None:
                 _grow_decoding(p, s, step, a)
             if decodes_first:
                 left = _continue_prefill(p, s, step, a, p.token_budget - s.num_decode)
-                admits = admits and step.preempted == 0
+                admits = admits and step.preempted + step.stalled_rows == 0
         elif admits and s.waiting_head != NONE and s.num_running < p.slots:
             _admit_waiting(p, s, step, a, left)
     if decodes_first or step.prefill_rows == 0:

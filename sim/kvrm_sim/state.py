@@ -66,6 +66,24 @@ def _record(*fields: str, floats: tuple[str, ...] = (), small: tuple[str, ...] =
 # One group of fields a line reads better than one field a line.
 # fmt: off
 
+#: What is summed over steps, as fields of a step and of the totals (SCALARS) and windows, where they are called the
+#: same unless said. They lie side by side in each of the three, in this order, so that one loop adds them up.
+SUMS = (
+    ("is_step", "steps"), ("is_decode", "decode_steps"), ("is_mixed", "mixed_steps"), ("is_graph", "graph_steps"),
+    ("is_piecewise", "piecewise_steps"), ("is_eager", "eager_steps"), ("off_ladder", "off_ladder_steps"),
+    ("over_capacity", "over_capacity_steps"), ("graph_rows", "padded_rows"), ("graph_live_rows", "padded_live_rows"),
+    ("captured", "captures"),
+    *((name, name) for name in (
+        "row_moves", "decode_rows", "ended_rows", "stalled_rows", "prefill_tokens", "delivered_tokens",
+        "admitted", "finished", "preempted",
+        "read_tokens", "groups", "segments", "moved_blocks", "needed_tokens", "rounds", "hit_tokens", "copied_blocks",
+        "submit_ns", "move_ns",
+        *(f"{part}_busy_ns" for part in PARTS), *(f"{part}_exposed_ns" for part in PARTS),
+    )),
+)
+NUM_SUMS = len(SUMS)
+_OF_A_STEP, _OF_ALL = (tuple(names) for names in zip(*SUMS, strict=True))
+
 #: What never changes in a run. Enumerations are the position in the policy's literal (derivation.py).
 PARAMS = _record(
     # reserve and limits
@@ -78,6 +96,7 @@ PARAMS = _record(
     "sharing", "partial_tail", "blocks_a_hash", "hashes_a_block", "key_slots",
     # schedule
     "slots", "prefill", "token_budget", "admission", "watermark_blocks", "refill", "queue_order", "aging_ns", "victim",
+    "run_ahead",
     # launch: ladders live in one int64 array, each from `_at`, `num_` entries, ascending
     "launch", "mixed", "capture", "num_batch_sizes", "batch_sizes_at", "num_contexts", "contexts_at", "num_token_sizes",
     "token_sizes_at",
@@ -106,17 +125,18 @@ SCALARS = _record(
     "now_ns", "phase", "status", "error_request", "error_detail", "known_until_ns", "next_arrival",
     "num_arrivals",
     # requests
-    "waiting_head", "waiting_tail", "num_waiting", "turns", "arena_free", "injected", "completed", "rejected",
+    "waiting_head", "waiting_tail", "num_waiting", "unseen_head", "unseen_tail", "num_unseen", "turns",
+    "arena_free", "injected", "completed", "rejected",
     "truncated",
     "last_finish_ns", "first_arrival_ns", "last_arrival_ns",
     # running, in admission order
     "running_head", "running_tail", "num_running", "admissions", "batch_open", "num_slots_free", "num_stage_free",
     "highest_slot",
     # pool
-    "free_blocks", "blocks_taken", "blocks_freed", "reserved_blocks", "total_runs", "queue_head", "extent_head",
+    "free_blocks", "fence_head", "fence_tail", "fenced_blocks", "leaving_blocks", "blocks_taken",
+    "blocks_freed", "reserved_blocks", "total_runs", "queue_head", "extent_head",
     # prefix sharing: the evictable blocks, least recently used first; references beyond a block's first; its totals
-    "evictable", "least_recent", "most_recent", "shared_again", "hit_tokens", "evicted_blocks",
-    "copied_blocks",
+    "evictable", "least_recent", "most_recent", "shared_again", "evicted_blocks",
     # ... and the chain of the request that waits first (prefix.py)
     "chain_request", "chain_blocks", "chain_shared", "chain_evictable", "chain_awaits",
     # decoding rows: every one advances by one token in each step that decodes
@@ -125,20 +145,18 @@ SCALARS = _record(
     "pending_blocks", "pending_runs",
     "max_base", "max_base_dirty", "last_decode_end_ns", "num_newcomers", "num_unstaged", "num_prefill",
     "used_prefill",
+    # rows that wait for pending blocks; rows whose request has ended, and how many of them are decoding
+    "num_stalled", "stalled_tokens", "num_ended_rows", "num_ended",
+    # the first step since nothing was planned; starts of the last two steps
+    "first_step", "start_1_ns", "start_2_ns",
     "idle_decisions", "carried_preemptions", "check_stamp",
-    # totals
-    "steps", "decode_steps", "mixed_steps", "graph_steps", "eager_steps", "piecewise_steps", "off_ladder_steps",
-    "over_capacity_steps",
-    "captures", "row_moves", "padded_rows", "padded_live_rows", "tokens_delivered", "steady_tokens", "steady_finishes",
-    "preemptions",
-    "recomputed_tokens", "prefill_tokens", "groups", "segments", "moved_blocks", "needed_tokens", "rounds",
-    "read_tokens",
-    "submit_ns", "move_ns", "admitted", "peak_running", "peak_waiting",
+    # totals: of steps that have ended, then of decisions
+    *_OF_ALL,
+    "steady_tokens", "steady_finishes", "preemptions", "recomputed_tokens", "peak_running", "peak_waiting",
     "peak_reserved_blocks", "peak_allocated_blocks", "peak_used_tokens", "peak_cached_blocks", "unfinished",
     # record buffers
     "num_out", "num_windows", "num_events", "num_pool_samples", "window_end_ns", "spike_end_ns", "next_pool_sample_ns",
-    "spike_low", "spike_high",
-    "window_low", "window_high",
+    "spike_low", "spike_high", "window_open", "window_low", "window_high",
     floats=(
         "acc_reserved", "acc_allocated", "acc_used", "acc_cached", "acc_running", "acc_waiting",
     ),
@@ -158,9 +176,11 @@ REQUESTS = _record(
 ROWS = _record(
     "request", "slot", "order", "previous", "next", "decoding", "origin", "computed", "planned", "staged",
     "blocks", "run_start", "runs", "copied_from", "begun", "dropped",
+    "waits", "was_staged", "ended", "release_at",
     "grow_previous", "grow_next", "finish_previous", "finish_next", "finish_at",
     # columns that are arrays of their own, `slots` long: heaps, lists and the slot map
     "free_slot", "free_stage", "at_slot", "newcomer", "unstaged", "prefill", "growing", "finishing",
+    "stalled", "ended_row",
 )
 
 #: The free store, indexed by block id (0 is the null block; one sentinel after the last).
@@ -168,7 +188,7 @@ ROWS = _record(
 #: A record is one line of the cache.
 BLOCKS = _record(
     "key", "mark",
-    small=("next", "previous", "free", "refs", "stack", "chain_at", "length", "order", "head"),
+    small=("next", "previous", "free", "refs", "stack", "chain_at", "length", "order", "head", "fenced", "stamp"),
 )
 
 #: What arrives. `declared_max_tokens` is -1 when absent. `num_ids` prefix hashes lie from `ids_at` on in the ids that
@@ -190,17 +210,12 @@ def arrivals(columns: Ints) -> Records:
 
 #: One planned step: the integers of docs/semantics.md section 6, its times (busy and exposed), and section 7.
 STEP = _record(
-    "start_ns", "end_ns", "decode_rows", "prefill_rows", "prefill_tokens", "prefill_read_tokens", "prefill_pairs",
-    "sampled_rows",
-    "launch_kind", "padded_rows", "dense_tokens", "context_bucket", "read_tokens", "groups", "moved_blocks",
-    "needed_tokens", "segments",
-    "rounds", "copied_blocks", "captured", "blocks_taken", "blocks_freed", "row_moves",
-    "off_ladder", "over_capacity", "group_capacity",
+    *_OF_A_STEP,
+    "start_ns", "end_ns", "prefill_rows", "prefill_read_tokens", "prefill_pairs", "sampled_rows",
+    "launch_kind", "padded_rows", "dense_tokens", "context_bucket", "blocks_taken", "blocks_freed", "group_capacity",
     "batch_is_for", "batch_at",
-    "preempted", "admitted", "hit_tokens",
-    "reserved_blocks", "allocated_blocks", "used_tokens", "cached_blocks", "running", "waiting",
-    *(f"{part}_busy_ns" for part in PARTS), *(f"{part}_exposed_ns" for part in PARTS), "submit_ns", "move_ns",
-    "duration_ns", "launch_is_for", "launch_ahead_ns", "launch_kept_ns",
+    "reserved_blocks", "allocated_blocks", "used_tokens", "cached_blocks", "pending_blocks", "running", "waiting",
+    "follows", "device_ns", "duration_ns", "launch_is_for", "launch_ahead_ns", "launch_kept_ns",
 )
 
 #: requests.parquet: one record for every request injected, in the order in which they ended.
@@ -212,13 +227,9 @@ OUT = _record(
 
 #: steps.parquet: one record a window (or a step). Sums unless said; memory is as of the window's last step.
 WINDOWS = _record(
-    "start_ns", "end_ns", "steps", "decode_steps", "graph_steps", "delivered_tokens", "prefill_tokens", "gaps",
-    "itl_p50_ns", "itl_p99_ns",
-    "itl_max_ns", "running", "waiting", "decode_rows", "padded_rows", "padded_live_rows", "admitted", "finished",
-    "preempted",
-    "reserved_blocks", "allocated_blocks", "used_tokens", "cached_blocks", "read_tokens", "groups", "segments",
-    "moved_blocks", "needed_tokens", "hit_tokens", "copied_blocks",
-    *(f"{part}_busy_ns" for part in PARTS), *(f"{part}_exposed_ns" for part in PARTS), "submit_ns", "move_ns",
+    "start_ns", "end_ns", *_OF_ALL,
+    "gaps", "itl_p50_ns", "itl_p99_ns", "itl_max_ns", "running", "waiting",
+    "reserved_blocks", "allocated_blocks", "used_tokens", "cached_blocks", "pending_blocks",
 )
 
 #: pool.parquet: the pool at a sample time. Beside it int64 [samples, RUN_CLASSES]: runs by length, 1, 2-3, 4-7 …
@@ -241,6 +252,25 @@ NUM_HISTOGRAMS = 10
 TALLY = _record("n", "least", "greatest", floats=("total",))
 
 
+def words(records: Records) -> Ints:
+    """The same memory as int64, one word a field (records without floats and small fields before what is looked at)."""
+    return records.view(np.int64)
+
+
+def _words_from(dtype: np.dtype[Any], first: str) -> slice:
+    at = dtype.fields[first][1] // 8  # type: ignore[index]  # a record has fields
+    return slice(at, at + NUM_SUMS)
+
+
+#: Where the sums lie, in words, in each record.
+STEP_SUMS, TOTAL_SUMS, WINDOW_SUMS = (
+    _words_from(STEP, _OF_A_STEP[0]),
+    _words_from(SCALARS, _OF_ALL[0]),
+    _words_from(WINDOWS, _OF_ALL[0]),
+)
+WINDOW_SUMS_AT, WINDOW_WORDS = WINDOW_SUMS.start, WINDOWS.itemsize // 8
+
+
 class Arrays(NamedTuple):
     """Every array of one replica but its parameters, its scalars and the step: what most kernels are handed as `a`."""
 
@@ -258,6 +288,10 @@ class Arrays(NamedTuple):
     ids: Ints  # prefix hashes of the arrivals and of the requests in flight, dense ids
     out: Records  # OUT
     windows: Records  # WINDOWS
+    window_words: Ints  # the same memory, word by word
+    planned: Ints  # [NUM_SUMS], the sums of the step (memory of STEP)
+    totals: Ints  # [NUM_SUMS], of all steps that have ended (memory of SCALARS)
+    opened: Ints  # [NUM_SUMS], the totals when the present window was opened
     samples: Records  # POOL_SAMPLES
     classes: Ints  # [samples, RUN_CLASSES]
     tallies: Records  # TALLY [NUM_HISTOGRAMS]

@@ -132,7 +132,7 @@ def summarize(
         "preemptions": int(s.preemptions),
         "recomputed_tokens": int(s.recomputed_tokens),
         "prefill_tokens": int(s.prefill_tokens),
-        "delivered_tokens": int(s.tokens_delivered),
+        "delivered_tokens": int(s.delivered_tokens),
         "recompute_tax": _recompute_tax(ended),
         **_sharing(ended, trace),
         **_spikes(times["itl_s"], Distribution.of(tallies[H_WINDOW_P99], histograms[H_WINDOW_P99])),
@@ -167,7 +167,7 @@ def _recompute_tax(ended: _Ended) -> float | None:
     s = ended.scalars
     if ended.config.policy.schedule.prefill == "none":
         return None
-    return _ratio(s.recomputed_tokens, s.prefill_tokens + s.tokens_delivered)
+    return _ratio(s.recomputed_tokens, s.prefill_tokens + s.delivered_tokens)
 
 
 def _ratio(part: float, whole: float) -> float | None:
@@ -205,7 +205,7 @@ def _rates(ended: _Ended) -> dict[str, Any]:
         return {"whole": ended.per_second(whole), "steady": int(within) / window_ns * 1e9 if steady else None}
 
     return {
-        "output_tokens_per_s": both(s.tokens_delivered, s.steady_tokens),
+        "output_tokens_per_s": both(s.delivered_tokens, s.steady_tokens),
         "requests_per_s": both(finishes, s.steady_finishes),
         "steady_window_s": [int(p.steady_from_ns) / 1e9, int(p.steady_until_ns) / 1e9] if known else None,
         "steady_finishes": int(s.steady_finishes) if known else None,

@@ -70,6 +70,7 @@ def parameters_for(config: ReferenceConfig, costs: dict[str, float], **values: A
         "queue_order": code(config.order, words.Order),
         "aging_ns": config.aging_ns or 0,
         "victim": code(config.victim, words.Victim),
+        "run_ahead": getattr(config, "run_ahead", 0),
         "extent_blocks": config.extent_blocks,
         "release_order": code(config.release_order, words.ReleaseOrder),
         "tail_segments": config.layers if config.layout == "layer_major" else 1,

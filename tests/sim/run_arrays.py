@@ -28,7 +28,7 @@ SCALAR_DEFAULTS = {
     "steps": 500,
     "decode_steps": 400,
     "mixed_steps": 100,
-    "tokens_delivered": 50_000,
+    "delivered_tokens": 50_000,
     "steady_tokens": 40_000,
     "steady_finishes": 900,
     "peak_allocated_blocks": 1 << 30,

@@ -243,7 +243,7 @@ def test_a_watermark_cuts_preemptions_and_throughput_is_best_in_between() -> Non
     preemptions = [total(run, "preemptions") for run in runs]
     assert preemptions == sorted(preemptions, reverse=True)
     assert preemptions[0] > 4 * preemptions[-1]
-    rates = [total(run, "tokens_delivered") / total(run, "last_finish_ns") for run in runs]
+    rates = [total(run, "delivered_tokens") / total(run, "last_finish_ns") for run in runs]
     assert rates.index(max(rates)) not in (0, len(rates) - 1)
 
 

@@ -194,7 +194,7 @@ def test_lost_requests_are_an_error() -> None:
 
 def test_what_was_dropped_or_cut_stands_beside_throughput() -> None:
     """A15, E01: a request cut at the limit counts its 24 delivered tokens; drops are warnings."""
-    run = summary_of(injected=3, completed=1, truncated=1, rejected=1, tokens_delivered=124, last_finish_ns=100 * S)
+    run = summary_of(injected=3, completed=1, truncated=1, rejected=1, delivered_tokens=124, last_finish_ns=100 * S)
     assert run["output_tokens_per_s"]["whole"] == pytest.approx(1.24)
     assert run["requests_per_s"]["whole"] == pytest.approx(0.02)
     assert {"truncated", "rejected"} <= codes(run)
