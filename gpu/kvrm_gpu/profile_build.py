@@ -106,10 +106,13 @@ def _rates(
     block = device["block"]
     gather = 1e9 * extra["block_bytes"] / block if block > 0 else d2d
     gather = min(gather, d2d_peak)
+    store = min(d2d_peak, 1e9 * kv / max(device["stored"], LEAST_NS))
+    # Without a captured batch that reads its whole extent there are no idle tokens, and nothing is known of them.
+    idle = device["idle_token"] / max(device["contiguous_token"], LEAST_NS) or 1.0
     _, h2d, h2d_peak = copy_rates(points, "h2d")
     _, d2h, d2h_peak = copy_rates(points, "d2h")
     weights = weights_bytes_per_s(model, device["flop"], fitted.weights_tokens)
-    memory = max(2 * gather, 2 * d2d_peak, weights, table, contiguous)
+    memory = max(2 * d2d_peak, weights, table, contiguous)
     return {
         "memory_bytes": float(machine.memory_bytes),
         "hbm_bytes_per_s": memory,
@@ -128,6 +131,8 @@ def _rates(
         "attention_contiguous_efficiency": contiguous / memory,
         "attention_table_efficiency": table / memory,
         "attention_flops_efficiency": pair_flops_per_s / peak,
+        "store_bytes_per_s": store,
+        "idle_read_share": min(1.0, idle),
     }
 
 

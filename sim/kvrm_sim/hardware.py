@@ -66,6 +66,9 @@ class HardwareProfile(Table):
     attention_contiguous_efficiency: Coefficient
     attention_table_efficiency: Coefficient
     attention_flops_efficiency: Coefficient
+    # what attention is given besides the tokens that it attends to
+    store_bytes_per_s: Coefficient
+    idle_read_share: Coefficient
     # host and commit
     host_step_ns: Coefficient
     host_row_ns: Coefficient
@@ -99,19 +102,18 @@ class HardwareProfile(Table):
     @model_validator(mode="after")
     def _physical(self) -> HardwareProfile:
         for name, value in self.values().items():
-            if name.endswith("_efficiency") and value > 1:
-                raise ValueError(f"hardware.{name} = {value:g}: a share of the peak should be above 0 and at most 1")
+            if name.endswith(("_efficiency", "_share")) and value > 1:
+                whole = "the peak" if name.endswith("_efficiency") else "the whole"
+                raise ValueError(f"hardware.{name} = {value:g}: a share of {whole} should be above 0 and at most 1")
             if name.endswith("_slowdown") and value < 1:
                 raise ValueError(f"hardware.{name} = {value:g}: how many times longer should be 1 or more")
+        half = "half of hardware.hbm_bytes_per_s: a copied byte is read and written"
         peaks = (
             ("h2d_bytes_per_s", self.h2d_peak_bytes_per_s.value, "the link's peak, hardware.h2d_peak_bytes_per_s"),
             ("d2h_bytes_per_s", self.h2d_peak_bytes_per_s.value, "the link's peak, hardware.h2d_peak_bytes_per_s"),
             ("peer_bytes_per_s", self.peer_peak_bytes_per_s.value, "the link's peak, hardware.peer_peak_bytes_per_s"),
-            (
-                "d2d_bytes_per_s",
-                self.hbm_bytes_per_s.value / 2,
-                "half of hardware.hbm_bytes_per_s: a copied byte is read and written",
-            ),
+            ("d2d_bytes_per_s", self.hbm_bytes_per_s.value / 2, half),
+            ("store_bytes_per_s", self.hbm_bytes_per_s.value / 2, half),
         )
         for name, peak, what in peaks:
             given: Coefficient | None = getattr(self, name)
