@@ -20,7 +20,7 @@ from kvrm_gpu.measure_points import Point
 from kvrm_gpu.measure_steps import MeasuredSteps
 from kvrm_sim import state as st
 from kvrm_sim.config import HardwareProfile, ModelSpec, ReplicaConfig
-from kvrm_sim.cost import GRAPH, time_step
+from kvrm_sim.cost import GRAPH, idle_tokens, stored_tokens, time_step
 from kvrm_sim.derivation import parameters_of
 from kvrm_sim.memory import MemoryPlan
 
@@ -32,7 +32,10 @@ HOST, COMMIT, TRANSPORT, ATTENTION, DENSE = (
     st.PARTS.index(part) for part in ("host", "commit", "transport", "attention", "dense")
 )
 #: Which columns explain which part, where the parts are timed apart. The constant is the launches' (see the rest).
-PART_COLUMNS = {ATTENTION: ("one", "table_token", "contiguous_token", "pair"), TRANSPORT: ("segment", "block")}
+PART_COLUMNS = {
+    ATTENTION: ("one", "table_token", "contiguous_token", "idle_token", "pair", "stored"),
+    TRANSPORT: ("segment", "block"),
+}
 REST_COLUMNS = ("eager", "graph", "mixed", "flop")
 #: A pass has at least so many tokens' worth of matrix products: candidates for where reading the weights takes longer.
 HINGES_TOKENS = (0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 32.0, 64.0, 128.0, 256.0)
@@ -173,7 +176,10 @@ def _device_columns(measured: Sequence[MeasuredSteps], hinge: float) -> dict[str
         return np.where(mixed, float(m.config.policy.paged), float(table))
 
     def read(m: MeasuredSteps) -> Floats:
-        return m.column("read_tokens") * np.asarray(m.column("decode_rows") > 0, np.float64)
+        return m.column("read_tokens") * np.asarray(m.column("decode_rows") > 0, np.float64) - idle(m)
+
+    def idle(m: MeasuredSteps) -> Floats:
+        return _counted(m, idle_tokens)
 
     return {
         "eager": _stack(measured, lambda m: 1.0 - graph(m)),
@@ -181,11 +187,19 @@ def _device_columns(measured: Sequence[MeasuredSteps], hinge: float) -> dict[str
         "mixed": _stack(measured, lambda m: (m.column("decode_rows") > 0) & (m.column("prefill_rows") > 0)),
         "table_token": _stack(measured, lambda m: read(m) * from_table(m)),
         "contiguous_token": _stack(measured, lambda m: read(m) * (1.0 - from_table(m))),
+        "idle_token": _stack(measured, idle),
         "pair": _stack(measured, lambda m: m.column("prefill_pairs")),
+        "stored": _stack(measured, lambda m: _counted(m, stored_tokens)),
         "flop": _stack(measured, lambda m: step_flops(m, hinge)),
         "segment": _stack(measured, lambda m: m.column("segments")),
         "block": _stack(measured, lambda m: m.column("moved_blocks")),
     }
+
+
+def _counted(m: MeasuredSteps, count: Callable[[st.Record, st.Record], int]) -> Floats:
+    """What the cost model counts of each step, float64 [steps]."""
+    params = parameters_of(m.config, m.plan, span_ns=None).record[0]
+    return np.array([count(params, step) for step in m.records], np.float64)
 
 
 def step_flops(m: MeasuredSteps, hinge: float) -> Floats:

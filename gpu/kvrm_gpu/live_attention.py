@@ -1,20 +1,25 @@
-"""Attention on the CPU that reads what it says it reads: compiled loops over a row's own tokens.
+"""Attention on the CPU that reads what it says it reads, and the store that precedes it: compiled loops over tokens.
 
-The torch references gather every page of the extent for every row, so their time does not depend on the lengths. These
-cost what a device's kernels cost in kind: in proportion to the tokens read (live extents), or to rows x extent (a whole
-captured extent, ``read_all``), and for a prefill chunk to its (query, key) pairs. float32 only.
+The torch references gather every page of the extent for every row, so their time does not depend on the lengths, and
+that of their store hardly on the rows. These cost what a device's kernels cost in kind: in proportion to the tokens
+read (live extents), or to rows x extent (a whole captured extent, ``read_all``), for a prefill chunk to its (query,
+key) pairs, and to the entries stored. Each function takes its ``loop``, so that it can be timed apart from the call
+around it, which is a launch. float32 only.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
 from kvrm_gpu.reference import split_tokens
 from kvrm_sim import compiled
+
+Loop: TypeAlias = Callable[..., None]
 
 if compiled.MODE == "interpreted":
 
@@ -29,7 +34,7 @@ else:
 
 
 @_compiled
-def _attend_rows(
+def attend_rows(
     query: Any,
     cache: Any,
     tables: Any,
@@ -41,7 +46,9 @@ def _attend_rows(
     share: int,
     read_all: bool,
 ) -> None:
-    """One token a row. ``tables`` [rows, width]: every block of a row, or only its first (not ``paged``)."""
+    """The loop of decode attention, one token a row. ``tables`` [rows, width]: every block of a row, or only its first
+    (not ``paged``).
+    """
     rows, heads, width = query.shape
     block_size, kv_heads = cache.shape[2], cache.shape[3]
     scale = np.float32(width**-0.5)
@@ -89,8 +96,8 @@ def _attend_rows(
 
 
 @_compiled
-def _attend_chunk(query: Any, cache: Any, pages: Any, computed: int, out: Any) -> None:
-    """Token i of the chunk attends to entries [0, computed + i]."""
+def attend_chunk(query: Any, cache: Any, pages: Any, computed: int, out: Any) -> None:
+    """The loop of a chunk's attention: its token i attends to entries [0, computed + i]."""
     count, heads, width = query.shape
     block_size, kv_heads = cache.shape[2], cache.shape[3]
     scale = np.float32(width**-0.5)
@@ -123,6 +130,38 @@ def _attend_chunk(query: Any, cache: Any, pages: Any, computed: int, out: Any) -
                 out[row, head, at] = totals[at] / weights
 
 
+@_compiled
+def store_rows(key: Any, value: Any, slots: Any, cache: Any) -> None:
+    """The loop of the store: each row's entry, to where ``slots`` says; negative ones are skipped."""
+    block_size = cache.shape[2]
+    for row in range(key.shape[0]):
+        slot = slots[row]
+        if slot < 0:
+            continue
+        block = slot // block_size
+        offset = slot - block * block_size
+        for head in range(key.shape[1]):
+            for at in range(key.shape[2]):
+                cache[block, 0, offset, head, at] = key[row, head, at]
+                cache[block, 1, offset, head, at] = value[row, head, at]
+
+
+def store_kv(
+    key: torch.Tensor,
+    value: torch.Tensor,
+    slot_mapping: torch.Tensor,
+    cache: torch.Tensor,
+    stage_slots: torch.Tensor | None = None,
+    staging: torch.Tensor | None = None,
+    *,
+    loop: Loop = store_rows,
+) -> None:
+    """As :func:`kvrm_gpu.reference.store_kv`."""
+    loop(key.numpy(), value.numpy(), slot_mapping.numpy(), cache.numpy())
+    if stage_slots is not None and staging is not None:
+        loop(key.numpy(), value.numpy(), stage_slots.numpy(), staging.numpy())
+
+
 def paged_attention(
     query: torch.Tensor,
     cache: torch.Tensor,
@@ -133,9 +172,10 @@ def paged_attention(
     *,
     extent_tokens: int,
     read_all: bool,
+    loop: Loop = attend_rows,
 ) -> None:
     """As :func:`kvrm_gpu.reference.paged_attention`; a row past its length is not read unless ``read_all``."""
-    _rows(query, cache, block_tables, True, lengths, sums, stats, extent_tokens, read_all)
+    _rows(loop, query, cache, block_tables, True, lengths, sums, stats, extent_tokens, read_all)
 
 
 def contiguous_attention(
@@ -148,12 +188,14 @@ def contiguous_attention(
     *,
     extent_tokens: int,
     read_all: bool,
+    loop: Loop = attend_rows,
 ) -> None:
     """As :func:`kvrm_gpu.reference.contiguous_attention`."""
-    _rows(query, cache, first_blocks[:, None], False, lengths, sums, stats, extent_tokens, read_all)
+    _rows(loop, query, cache, first_blocks[:, None], False, lengths, sums, stats, extent_tokens, read_all)
 
 
 def _rows(
+    loop: Loop,
     query: torch.Tensor,
     cache: torch.Tensor,
     tables: torch.Tensor,
@@ -164,7 +206,7 @@ def _rows(
     extent_tokens: int,
     read_all: bool,
 ) -> None:
-    _attend_rows(
+    loop(
         query.numpy(),
         cache.numpy(),
         tables.numpy(),
@@ -178,10 +220,12 @@ def _rows(
     )
 
 
-def chunk_attention(query: torch.Tensor, cache: torch.Tensor, pages: torch.Tensor, computed: int) -> torch.Tensor:
+def chunk_attention(
+    query: torch.Tensor, cache: torch.Tensor, pages: torch.Tensor, computed: int, *, loop: Loop = attend_chunk
+) -> torch.Tensor:
     """``query`` float32 [n, heads, head_dim] of a chunk at positions ``computed``, … against one layer's ``cache``
     through ``pages`` int64 (which hold the chunk too); returns the same shape.
     """
     out = torch.empty(query.shape)
-    _attend_chunk(query.numpy(), cache.numpy(), pages.numpy(), computed, out.numpy())
+    loop(query.numpy(), cache.numpy(), pages.numpy(), computed, out.numpy())
     return out

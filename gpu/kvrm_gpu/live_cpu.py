@@ -1,4 +1,4 @@
-"""The CPU backend with attention that reads only what it should, and a clock on each part of a step.
+"""The CPU backend whose attention and store do only what they should, with a clock on each part of a step.
 
 What is validated here against the cost model has to have a device's shape of cost: live_attention.py has the kernels.
 Time is the calling thread's CPU time: what the processor spent on the step, whatever else the machine runs. torch has
@@ -54,13 +54,19 @@ class LiveCpuBackend(CpuBackend):
                 f"torch uses {torch.get_num_threads()} threads: measuring on the CPU needs torch.set_num_threads(1)"
             )
         self.parts = PartClock()
+        rows, chunk, stored = (
+            self.parts.timed("attention", loop)
+            for loop in (live_attention.attend_rows, live_attention.attend_chunk, live_attention.store_rows)
+        )
         self.ops = replace(
             self.ops,
-            gather_groups=self._kernel("transport", reference.gather_groups),
-            paged_attention=self._kernel("attention", live_attention.paged_attention),
-            contiguous_attention=self._kernel("attention", live_attention.contiguous_attention),
+            gather_groups=_kernel(self.parts.timed("transport", reference.gather_groups)),
+            store_kv=_kernel(partial(live_attention.store_kv, loop=stored)),
+            paged_attention=_kernel(partial(live_attention.paged_attention, loop=rows)),
+            contiguous_attention=_kernel(partial(live_attention.contiguous_attention, loop=rows)),
         )
-        self.chunk_attention = self.parts.timed("attention", live_attention.chunk_attention)
+        self.chunk_attention = partial(live_attention.chunk_attention, loop=chunk)
 
-    def _kernel(self, part: str, kernel: Callable[..., None]) -> Kernel:
-        return partial(call_kernel, self.parts.timed(part, kernel))
+
+def _kernel(kernel: Callable[..., None]) -> Kernel:
+    return partial(call_kernel, kernel)

@@ -1,7 +1,10 @@
-"""Copies: memory on each side of the link and within the device, and the planner's groups by each route."""
+"""Copies: memory on each side of the link (one way, and both ways at once) and within the device, and the planner's
+groups by each route.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import get_args
 
@@ -9,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from kvrm_gpu.backend import Backend
+from kvrm_gpu.backend import Backend, Stream
 from kvrm_gpu.block_order import StreamClock
 from kvrm_gpu.kv_pool import KvPool, KvShape
 from kvrm_gpu.llama import Llama
@@ -22,10 +25,17 @@ from kvrm_gpu.transfer import Route, Space, TransferEngine
 SIZES = {"cpu": (1 << 10, 1 << 14, 1 << 18, 1 << 21), "cuda": (1 << 12, 1 << 18, 1 << 24, 1 << 28)}
 #: Sources in turn, so that a copy does not always find its bytes in the innermost cache.
 ROTATE = 4
+#: Copies the other way that a copy runs beside: more than one where streams run at the same time, so that the link is
+#: never free of them, however much longer the measured one takes. One thread that copies has to do them first.
+OPPOSITE = {"cpu": 1, "cuda": 3}
+
+Copy = Callable[[Stream], None]
 
 
 def measure_memory(backend: Backend, repeats: int) -> list[Point]:
-    """One copy of some bytes: host to device, device to host, within the device."""
+    """One copy of some bytes: host to device, device to host, within the device; and each way of the link while copies
+    run the other way (``h2d_duplex``, ``d2h_duplex``).
+    """
     watch, stream = Stopwatch(backend), backend.stream()
     points = []
     for size in SIZES.get(backend.name, SIZES["cpu"]):
@@ -43,7 +53,31 @@ def measure_memory(backend: Backend, repeats: int) -> list[Point]:
             ("d2d", within),
         ):
             points.append(Point.of("copy", kind, watch.samples(work, repeats=repeats), bytes=size))
+        back = backend.pinned((size,), torch.uint8)
+        up, down = partial(backend.upload, devices[0], host), partial(backend.download, back, devices[1])
+        for kind, measured, opposite in (("h2d_duplex", up, down), ("d2h_duplex", down, up)):
+            taken = _both_ways(backend, measured, opposite, repeats)
+            points.append(Point.of("copy", kind, taken, bytes=size))
     return points
+
+
+def _both_ways(backend: Backend, measured: Copy, opposite: Copy, repeats: int, warmup: int = 2) -> list[int]:
+    """Nanoseconds of a copy while copies the other way run as well, from before any is enqueued to its own end."""
+    clock = Stopwatch(backend).clock
+    stream, other, end = backend.stream(), backend.stream(), backend.event("copy")
+    taken = []
+    for at in range(warmup + repeats):
+        backend.finish()
+        begun = clock()
+        for _ in range(OPPOSITE.get(backend.name, OPPOSITE["cpu"])):
+            opposite(other)
+        measured(stream)
+        backend.record(end, stream)
+        backend.synchronize(end)
+        if at >= warmup:
+            taken.append(clock() - begun)
+    backend.finish()
+    return taken
 
 
 def measure_routes(backend: Backend, model: Llama, scale: Scale, repeats: int) -> list[Point]:

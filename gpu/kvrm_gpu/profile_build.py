@@ -20,7 +20,7 @@ LAYER_KERNELS, STEP_KERNELS = 3, 2
 
 def blank_profile(machine: Machine) -> HardwareProfile:
     """A profile to plan memory with before anything is measured; its times mean nothing."""
-    values = dict.fromkeys(HardwareProfile.coefficient_names(), 1.0)
+    values = dict.fromkeys(HardwareProfile.required_names(), 1.0)
     values |= {"memory_bytes": float(machine.memory_bytes), "hbm_bytes_per_s": 2.0, "graph_bytes": 1.0}
     assumed: Provenance = "assumed"
     coefficients = {
@@ -55,11 +55,23 @@ def copy_rates(points: Sequence[Point], kind: str) -> tuple[float, float, float]
     return constant, min(peak, 1e9 / per_byte if per_byte > 0 else peak), peak
 
 
+def duplex_slowdown(points: Sequence[Point], way: str) -> float:
+    """How many times longer a copy one ``way`` (h2d or d2h) takes while copies run the other way: of the largest size,
+    during which they always do.
+    """
+    own = {point.kind: point for point in points if point.part == "copy" and point.x["bytes"] == _largest(points)}
+    return max(1.0, own[f"{way}_duplex"].p50_ns / own[way].p50_ns)
+
+
+def _largest(points: Sequence[Point]) -> int:
+    return max(point.x["bytes"] for point in points if point.part == "copy")
+
+
 def build_profile(
     machine: Machine, model: ModelSpec, points: Sequence[Point], fitted: StepFit, extra: Mapping[str, float]
 ) -> HardwareProfile:
-    """Every coefficient. ``extra``: graph_capture_ns, graph_bytes, first_launch_ns, mixed_launch_ns, kernels_per_layer,
-    kernels_per_step, block_bytes.
+    """Every coefficient that can be measured. ``extra``: graph_capture_ns, graph_bytes, first_launch_ns,
+    mixed_launch_ns, kernels_per_layer, kernels_per_step, block_bytes.
     """
     device = fitted.device
     values = _rates(machine, model, points, fitted, extra)
@@ -94,15 +106,22 @@ def _rates(
     block = device["block"]
     gather = 1e9 * extra["block_bytes"] / block if block > 0 else d2d
     gather = min(gather, d2d_peak)
+    store = min(d2d_peak, 1e9 * kv / max(device["stored"], LEAST_NS))
+    # Without a captured batch that reads its whole extent there are no idle tokens, and nothing is known of them.
+    idle = device["idle_token"] / max(device["contiguous_token"], LEAST_NS) or 1.0
     _, h2d, h2d_peak = copy_rates(points, "h2d")
+    _, d2h, d2h_peak = copy_rates(points, "d2h")
     weights = weights_bytes_per_s(model, device["flop"], fitted.weights_tokens)
-    memory = max(2 * gather, 2 * d2d_peak, weights, table, contiguous)
+    memory = max(2 * d2d_peak, weights, table, contiguous)
     return {
         "memory_bytes": float(machine.memory_bytes),
         "hbm_bytes_per_s": memory,
         "dense_flops_per_s": peak,
         "h2d_bytes_per_s": h2d,
-        "h2d_peak_bytes_per_s": h2d_peak,
+        "h2d_peak_bytes_per_s": max(h2d_peak, d2h_peak),
+        "d2h_bytes_per_s": d2h,
+        "duplex_h2d_slowdown": duplex_slowdown(points, "h2d"),
+        "duplex_d2h_slowdown": duplex_slowdown(points, "d2h"),
         "d2d_bytes_per_s": gather,
         "peer_bytes_per_s": d2d,
         "peer_peak_bytes_per_s": d2d_peak,
@@ -112,6 +131,8 @@ def _rates(
         "attention_contiguous_efficiency": contiguous / memory,
         "attention_table_efficiency": table / memory,
         "attention_flops_efficiency": pair_flops_per_s / peak,
+        "store_bytes_per_s": store,
+        "idle_read_share": min(1.0, idle),
     }
 
 
@@ -163,7 +184,10 @@ _HOW = {
     "hbm_bytes_per_s": "the fastest that any measurement moved bytes (a copied byte counts twice), caches included",
     "dense_flops_per_s": "one large matrix product, or the steps' own rate where that is higher",
     "h2d_bytes_per_s": "copies of several sizes, slope",
-    "h2d_peak_bytes_per_s": "copies of several sizes, the fastest",
+    "h2d_peak_bytes_per_s": "copies of several sizes, the fastest of either way",
+    "d2h_bytes_per_s": "copies of several sizes, slope",
+    "duplex_h2d_slowdown": "the largest copy, beside copies the other way and alone",
+    "duplex_d2h_slowdown": "the largest copy, beside copies the other way and alone",
     "peer_bytes_per_s": "copies within the device: one device was measured, no link to a peer",
     "peer_peak_bytes_per_s": "copies within the device: one device was measured, no link to a peer",
     "peer_latency_ns": "the least copy within the device: one device was measured, no link to a peer",

@@ -11,11 +11,13 @@ Left out: contention between the host's threads, clock changes under load, cache
 from __future__ import annotations
 
 from kvrm_sim.compiled import kernel
+from kvrm_sim.decoding import READ_STAGED
 from kvrm_sim.state import Record
 
 EAGER, GRAPH, PIECEWISE = range(3)
 LAYER, MODEL = range(2)
 PER_COPY, BATCH, KERNEL = range(3)
+EXTENT_LIVE, EXTENT_BUCKET = range(2)
 
 #: Descriptors that one call of the driver's batch copy takes (DESIGN section 6).
 BATCH_DESCRIPTORS = 4096
@@ -110,13 +112,33 @@ def move_ns(p: Record, step: Record) -> int:
 
 
 @kernel
+def idle_tokens(p: Record, step: Record) -> int:
+    """Of the tokens read, those of the idle rows of a captured batch: the null block, again and again."""
+    if step.launch_kind != GRAPH or p.extent != EXTENT_BUCKET:
+        return 0
+    return (step.padded_rows - step.decode_rows) * step.context_bucket
+
+
+@kernel
+def stored_tokens(p: Record, step: Record) -> int:
+    """Entries written: every token's in the pool, padding's into the null block, and in staging those of the rows that
+    decode. At layer scope staging does not outlive its layer, so a step that reads pages in place leaves it alone.
+    """
+    if p.read != READ_STAGED or (step.prefill_rows > 0 and p.scope == LAYER):
+        return int(step.dense_tokens)
+    return int(step.dense_tokens + step.decode_rows)
+
+
+@kernel
 def attention_ns(p: Record, step: Record) -> int:
     """Decode attention is bound by bytes read; a prefill chunk re-reads its prefix and is bound by bytes or by
-    flops.
+    flops. The store of the new entries precedes both.
     """
     per_token = p.attention_token_ns if step.prefill_rows == 0 else p.attention_mixed_token_ns
+    idle = idle_tokens(p, step)
+    read = per_token * (step.read_tokens - idle) + p.idle_token_ns * idle
     chunk = max(p.prefill_token_ns * step.prefill_read_tokens, p.prefill_pair_ns * step.prefill_pairs)
-    return _round(per_token * step.read_tokens + chunk)
+    return _round(read + chunk + p.store_token_ns * stored_tokens(p, step))
 
 
 @kernel

@@ -167,6 +167,8 @@ def _cost_values(config: ReplicaConfig, plan: MemoryPlan) -> dict[str, int | flo
         "attention_token_ns": 1e9 * kv / decode_read,
         "attention_mixed_token_ns": 1e9 * kv / mixed_read,
         "prefill_token_ns": 1e9 * kv / mixed_read,
+        "store_token_ns": 1e9 * kv / h["store_bytes_per_s"],
+        "idle_token_ns": h["idle_read_share"] * 1e9 * kv / decode_read,
         "prefill_pair_ns": 1e9 * pair_flops / (h["dense_flops_per_s"] * h["attention_flops_efficiency"]),
         "dense_token_ns": 1e9 * 2 * body / flops,
         "dense_weights_ns": 1e9 * body * weights / weight_read,

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from kvrm_sim.compiled import kernel
-from kvrm_sim.cost import EAGER, GRAPH, LAYER, PIECEWISE
+from kvrm_sim.cost import EAGER, EXTENT_BUCKET, GRAPH, LAYER, PIECEWISE
 from kvrm_sim.decoding import READ_RESERVED, READ_STAGED, longest_computed
 from kvrm_sim.rowlist import move_rows_below
 from kvrm_sim.state import NONE, Ints, Record, Records
 
 LAUNCH_EAGER, LAUNCH_GRAPH = range(2)
 MIXED_EAGER, MIXED_PIECEWISE = range(2)
-EXTENT_LIVE, EXTENT_BUCKET = range(2)
 CAPTURE_WARM, CAPTURE_FIRST_USE = range(2)
 
 

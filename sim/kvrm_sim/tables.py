@@ -11,7 +11,7 @@ import itertools
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self, get_args
 
 import tomli_w
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictFloat, StrictInt, ValidationError
@@ -105,7 +105,8 @@ class Table(BaseModel):
         """The keys of the model that a path of fields leads to."""
         model: type[BaseModel] = cls
         for part in path:
-            inner = model.model_fields[part].annotation
+            annotation = model.model_fields[part].annotation
+            inner = next((kind for kind in get_args(annotation) if kind is not type(None)), annotation)  # optional
             assert isinstance(inner, type), f"{part} holds no keys"
             assert issubclass(inner, BaseModel), f"{part} holds no keys"
             model = inner

@@ -13,8 +13,9 @@ from kvrm_gpu.calibrate import backend_for, calibrate
 from kvrm_gpu.llama import Llama
 from kvrm_gpu.measure_machine import NVIDIA_FIELDS, Machine, nvidia_settings
 from kvrm_gpu.measure_pace import Yardstick
+from kvrm_gpu.measure_points import Point
 from kvrm_gpu.measure_steps import StepMeasurement
-from kvrm_gpu.profile_build import blank_profile
+from kvrm_gpu.profile_build import blank_profile, duplex_slowdown
 from kvrm_gpu.profile_scale import SCALES, scale_for
 from kvrm_sim.config import HardwareProfile, load_hardware
 from kvrm_sim.errors import ConfigError, InvariantError, RunError
@@ -30,6 +31,25 @@ def test_every_coefficient_is_measured_and_says_on_what() -> None:
         assert report["device"] in coefficient.source
         assert report["date"] in coefficient.source
     assert HardwareProfile.from_toml(profile.to_toml()) == profile
+
+
+def test_copies_each_way_and_both_ways_at_once_are_measured() -> None:
+    profile, frame = calibration().profile, calibration().table.to_pandas()
+    copies = frame[frame["part"] == "copy"]
+    assert set(copies["kind"]) == {"h2d", "d2h", "d2d", "h2d_duplex", "d2h_duplex"}
+    assert profile.optional_names()[:3] == ("d2h_bytes_per_s", "duplex_h2d_slowdown", "duplex_d2h_slowdown")
+    assert set(profile.coefficient_names()) == {*profile.required_names(), *profile.optional_names()[:3]}
+
+
+@pytest.mark.parametrize(("both_ns", "slowdown"), [(250, 2.5), (100, 1.0), (90, 1.0)])
+def test_the_largest_copy_tells_how_much_both_ways_at_once_cost(both_ns: int, slowdown: float) -> None:
+    """A small one is over before the other way has begun; noise below 1 is no speed-up."""
+    points = [
+        Point.of("copy", kind, [ns], bytes=size)
+        for size, times in ((64, (10, 90)), (4096, (100, both_ns)))
+        for kind, ns in zip(("d2h", "d2h_duplex"), times, strict=True)
+    ]
+    assert duplex_slowdown(points, "d2h") == slowdown
 
 
 def test_the_error_is_reported_on_cells_and_policies_that_no_fit_saw() -> None:

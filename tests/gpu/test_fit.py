@@ -24,6 +24,7 @@ def slow_device() -> HardwareProfile:
         "host_step_ns": 8e4, "host_row_ns": 4e3, "host_chunk_ns": 2e4, "host_block_ns": 1.5e3, "host_group_ns": 3e2,
         "commit_call_ns": 7e4, "first_launch_ns": 9e5, "mixed_launch_ns": 3e5, "graph_replay_ns": 7e5,
         "graph_node_gap_ns": 1e3, "kernel_launch_ns": 1.0, "copy_segment_ns": 4e3,
+        "store_bytes_per_s": 5e8, "idle_read_share": 0.4,
     }  # fmt: skip
     return load_hardware("h200").override({f"{name}.value": value for name, value in changes.items()})
 
@@ -74,6 +75,8 @@ def test_a_simulated_device_gives_its_own_coefficients_back() -> None:
     contiguous = 1e9 * kv / (value("hbm_bytes_per_s") * value("attention_contiguous_efficiency"))
     assert found["table_token"] == pytest.approx(table, rel=0.02)
     assert found["contiguous_token"] == pytest.approx(contiguous, rel=0.02)
+    assert found["idle_token"] == pytest.approx(0.4 * contiguous, rel=0.02)
+    assert found["stored"] == pytest.approx(1e9 * kv / value("store_bytes_per_s"), rel=0.02)
 
 
 def test_what_is_held_out_changes_nothing() -> None:

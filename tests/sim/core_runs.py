@@ -32,7 +32,8 @@ COSTS = (
     "commit_byte_ns", "launch_kernel_ns", "first_launch_ns", "mixed_launch_ns", "graph_replay_ns", "graph_node_gap_ns",
     "graph_capture_ns",
     "submit_call_ns", "submit_descriptor_ns", "tail_kernel_ns", "copy_segment_ns", "copy_block_ns",
-    "attention_token_ns", "attention_mixed_token_ns", "prefill_token_ns", "prefill_pair_ns",
+    "attention_token_ns", "attention_mixed_token_ns", "prefill_token_ns", "prefill_pair_ns", "store_token_ns",
+    "idle_token_ns",
     "dense_token_ns", "dense_weights_ns", "head_row_ns", "head_weights_ns",
     "collective_call_ns", "collective_token_ns",
 )  # fmt: skip

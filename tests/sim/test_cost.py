@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as hs
 
 from kvrm_sim import cost
+from kvrm_sim import policy as words
 from kvrm_sim import state as st
 from kvrm_sim.config import ReplicaConfig
-from kvrm_sim.derivation import parameters_of
+from kvrm_sim.derivation import code, parameters_of
 from kvrm_sim.memory import plan_memory
 from kvrm_sim.parameters import core_parameters
 from tests.sim.core_runs import COSTS
@@ -134,6 +135,41 @@ def test_attention_reads_and_a_chunk_reads_its_prefix_or_computes_its_pairs() ->
     assert busy(timed(p, **mixed, prefill_read_tokens=40, prefill_pairs=1000)) == {"attention": 300 + 250}
 
 
+STAGED = {"store_token_ns": 5, "read": code("staged", words.ReadWhat)}
+
+
+@pytest.mark.parametrize(
+    ("values", "step", "stored"),
+    [
+        ({"store_token_ns": 5}, DECODE, 4),
+        ({"store_token_ns": 5}, DECODE | {"padded_rows": 16, "dense_tokens": 16, "launch_kind": cost.GRAPH}, 16),
+        ({"store_token_ns": 5}, DECODE | {"prefill_rows": 1, "prefill_tokens": 30, "dense_tokens": 34}, 34),
+        (STAGED | {"scope": cost.LAYER}, DECODE, 4 + 4),
+        (STAGED | {"scope": cost.LAYER}, DECODE | {"padded_rows": 16, "dense_tokens": 16}, 16 + 4),
+        (STAGED | {"scope": cost.LAYER}, DECODE | {"prefill_rows": 1, "dense_tokens": 34}, 34),
+        (STAGED | {"scope": cost.MODEL}, DECODE | {"prefill_rows": 1, "dense_tokens": 34}, 34 + 4),
+    ],
+    ids=["decode", "padded", "mixed", "staged", "staged, padded", "staged, mixed, layer", "staged, mixed, model"],
+)
+def test_every_token_is_stored_once_and_decoded_ones_in_staging_too(
+    values: dict[str, float], step: dict[str, int], stored: int
+) -> None:
+    """Padding goes into the null block, never into staging; a mixed step writes that only where it outlives a layer."""
+    assert busy(timed(params(**values), **step)) == {"attention": 5 * stored}
+
+
+def test_idle_rows_of_a_captured_batch_read_at_their_own_rate() -> None:
+    """16 captured rows of 256 tokens, 4 in use; in eager steps and with live extents no row is idle."""
+    values = {"attention_token_ns": 8, "idle_token_ns": 3}
+    bucket = {"extent": code("bucket", words.ReadExtent)}
+    step = DECODE | {
+        "launch_kind": cost.GRAPH, "padded_rows": 16, "context_bucket": 256, "read_tokens": 16 * 256
+    }  # fmt: skip
+    assert busy(timed(params(**values, **bucket), **step)) == {"attention": 8 * 4 * 256 + 3 * 12 * 256}
+    assert busy(timed(params(**values, **bucket), **step | {"launch_kind": cost.EAGER})) == {"attention": 8 * 16 * 256}
+    assert busy(timed(params(**values), **step | {"read_tokens": 1000})) == {"attention": 8000}
+
+
 def test_collectives_only_between_several_devices() -> None:
     values = {"collective_call_ns": 500, "collective_token_ns": 2}
     assert busy(timed(params(**values), dense_tokens=8)) == {}
@@ -230,6 +266,8 @@ def test_coefficients_of_a_profile_in_nanoseconds_per_unit() -> None:
     p = parameters_of(config, plan_memory(config), span_ns=0).record[0]
     assert p.attention_token_ns == pytest.approx(1e9 * 131_072 / (2.039e12 * 0.75)), "staged reads are contiguous"
     assert p.attention_mixed_token_ns == pytest.approx(1e9 * 131_072 / (2.039e12 * 0.68)), "mixed steps read the table"
+    assert p.store_token_ns == pytest.approx(1e9 * 131_072 / 7.5e11), "K and V of all layers over payload bandwidth"
+    assert p.idle_token_ns == p.attention_token_ns, "the presets assume that idle rows read as the others do"
     assert p.copy_block_ns == pytest.approx(1e9 * 16 * 131_072 / 7.5e11), "bytes of a block over payload bandwidth"
     assert p.commit_byte_ns == pytest.approx(1e9 / 2.5e10)
     assert p.submit_call_ns == 5000.0, "batch submission: the batch call"

@@ -16,16 +16,27 @@ def test_presets_name_a_source_and_are_not_calibrated(name: str) -> None:
     profile = load_hardware(name)
     assert not profile.calibrated
     coefficients = profile.coefficients()
-    assert len(coefficients) == 34
+    assert set(coefficients) == {*HardwareProfile.required_names(), *HardwareProfile.optional_names()}
     for coefficient in coefficients.values():
         assert coefficient.provenance in ("datasheet", "published", "assumed")
         if coefficient.provenance == "datasheet":
             assert coefficient.source.startswith("https://")
 
 
-@pytest.mark.parametrize("name", HardwareProfile.coefficient_names())
+@pytest.mark.parametrize("name", [*HardwareProfile.required_names(), *HardwareProfile.optional_names()])
 def test_every_coefficient_is_explained_in_the_docs(name: str) -> None:
     assert f"`{name}`" in (Path(__file__).resolve().parents[2] / "docs" / "hardware.md").read_text()
+
+
+def test_the_docs_count_what_is_assumed() -> None:
+    text = " ".join((Path(__file__).resolve().parents[2] / "docs" / "hardware.md").read_text().split())
+    found = {name: load_hardware(name).coefficients() for name in hardware_names()}
+    assumed = {name: sum(one.provenance == "assumed" for one in own.values()) for name, own in found.items()}
+    assert assumed["a100-40gb"] == assumed["a100-80gb-sxm"]
+    counts = (
+        f"{assumed['a100-40gb']} of an A100, {assumed['h100-80gb-sxm']} of the H100 and {assumed['h200']} of the H200"
+    )
+    assert f"Of their {len(found['h200'])} coefficients 4 are datasheet peaks; assumed are {counts}" in text
 
 
 @pytest.mark.parametrize("name", hardware_names())
@@ -83,14 +94,40 @@ def test_a_coefficient_that_is_no_finite_positive_number_is_refused_by_name(name
         load_hardware("h200").override({f"{name}.value": value})
 
 
-@pytest.mark.parametrize("name", HardwareProfile.coefficient_names())
+@pytest.mark.parametrize("name", HardwareProfile.required_names())
 def test_no_coefficient_has_a_default(name: str) -> None:
     """E10: an unset coefficient is an error that names it."""
     with pytest.raises(ConfigError, match=rf"hardware\.{name}: missing, and it has no default"):
         load_hardware("h200").override({name: None})
 
 
-@pytest.mark.parametrize("name", [name for name in HardwareProfile.coefficient_names() if name.endswith("efficiency")])
+@pytest.mark.parametrize("name", HardwareProfile.optional_names())
+def test_an_optional_coefficient_that_is_absent_has_no_default_either(name: str) -> None:
+    """E10: who needs it is told so by name; nothing stands in for it."""
+    full = load_hardware("h200")
+    without = full.override({name: None})
+    assert set(full.coefficient_names()) - set(without.coefficient_names()) == {name}
+    assert name not in without.values()
+    assert HardwareProfile.from_toml(without.to_toml()) == without
+    with pytest.raises(ConfigError, match=rf"hardware\.{name}: the profile 'h200' does not give it"):
+        without.value(name)
+
+
+@pytest.mark.parametrize("way", ["h2d", "d2h"])
+def test_a_copy_is_not_faster_while_another_runs_the_other_way(way: str) -> None:
+    profile = load_hardware("h200")
+    name = f"duplex_{way}_slowdown"
+    assert profile.override({f"{name}.value": 1}).value(name) == 1
+    with pytest.raises(ConfigError, match=rf"hardware\.{name} = 0\.9: how many times longer should be 1 or more"):
+        profile.override({f"{name}.value": 0.9})
+
+
+def test_a_copy_to_the_host_is_not_faster_than_its_link() -> None:
+    with pytest.raises(ConfigError, match=r"hardware\.d2h_bytes_per_s = 7e\+10 is above 6\.4e\+10, the link's peak"):
+        load_hardware("h200").override({"d2h_bytes_per_s.value": 7e10})
+
+
+@pytest.mark.parametrize("name", [name for name in HardwareProfile.required_names() if name.endswith("efficiency")])
 def test_an_efficiency_above_one_is_refused(name: str) -> None:
     profile = load_hardware("h200")
     assert profile.override({f"{name}.value": 1.0}).value(name) == 1.0
@@ -98,6 +135,7 @@ def test_an_efficiency_above_one_is_refused(name: str) -> None:
         profile.override({f"{name}.value": 1.01})
 
 
-def test_an_unknown_key_of_a_coefficient_suggests_the_nearest() -> None:
-    with pytest.raises(ConfigError, match=r"hardware\.host_row_ns\.sorce: unknown key; did you mean 'source'\?"):
-        load_hardware("h200").override({"host_row_ns.sorce": "x"})
+@pytest.mark.parametrize("name", ["host_row_ns", "map_page_ns"])
+def test_an_unknown_key_of_a_coefficient_suggests_the_nearest(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"hardware\.{name}\.sorce: unknown key; did you mean 'source'\?"):
+        load_hardware("h200").override({f"{name}.sorce": "x"})
