@@ -7,18 +7,35 @@ the present: between the two only happens what was decided before.
 
 from __future__ import annotations
 
+from kvrm_sim.compaction import COMPACT_THRESHOLD, compact_by_threshold
 from kvrm_sim.compiled import kernel, outlined
 from kvrm_sim.decoding import leave_decoding, unstall_row
 from kvrm_sim.fences import STAMPS
+from kvrm_sim.links import complete_transfers, next_to_notice
 from kvrm_sim.pager import PAGED, release_row
 from kvrm_sim.pool import release_block, release_run
 from kvrm_sim.prefix import keep_again
 from kvrm_sim.request import free_request
 from kvrm_sim.rowlist import close_row
 from kvrm_sim.state import NONE, Arrays, Record
+from kvrm_sim.swap import notice_transfers
 from kvrm_sim.waiting import join_waiting
 
 MOST_RUN_AHEAD = 2
+
+
+@outlined
+def begin_decision(p: Record, s: Record, a: Arrays) -> None:
+    """What a decision begins with: fences are lifted, transfers noticed, arrivals seen, the pool compacted."""
+    if p.run_ahead > 0:
+        lift_fences(p, s, a, False)
+    if s.num_moving > 0:
+        complete_transfers(p, s, a.rows, s.now_ns)
+        notice_transfers(p, s, a, horizon_ns(p, s))
+    if p.run_ahead > 0:
+        see_arrivals(p, s, a, horizon_ns(p, s))
+    if p.compaction == COMPACT_THRESHOLD:
+        compact_by_threshold(p, s, a)
 
 
 @kernel
@@ -79,7 +96,7 @@ def release_ended(p: Record, s: Record, a: Arrays, row: int) -> None:
         leave_decoding(p, s, a.requests, a.rows, a.heads, a.table, row)
     elif r.waits:
         unstall_row(p, s, a.rows, row)
-    release_row(p, s, a, row)
+    release_row(p, s, a, row, False)
     close_row(s, a.rows, row)
     free_request(s, a.requests, request)
 
@@ -103,7 +120,9 @@ def drain(p: Record, s: Record, a: Arrays) -> bool:
     s.first_step = s.steps
     if p.run_ahead == 0:
         return False
-    any_left: bool = s.num_ended_rows > 0 or s.fence_head != 0 or s.unseen_head != NONE
+    complete_transfers(p, s, a.rows, s.now_ns)
+    unnoticed = next_to_notice(s, a.rows, s.now_ns) != NONE
+    any_left: bool = unnoticed or s.num_ended_rows > 0 or s.fence_head != 0 or s.unseen_head != NONE
     for at in range(s.num_ended_rows):
         a.rows["finishing"][at] = a.rows["ended_row"][at]
     count = s.num_ended_rows

@@ -20,13 +20,25 @@ from kvrm_sim.meters import (
 from kvrm_sim.pager import PAGED, blocks_for, drop_middle
 from kvrm_sim.prefix import give_keys
 from kvrm_sim.request import finish_request, known_tokens, log_event
+from kvrm_sim.speculation import deliver_drafted
 from kvrm_sim.state import EV_FINISH, EV_FIRST_TOKEN, H_TTFT, NONE, Arrays, Record
 from kvrm_sim.wheel import finish_list
 
 
 @kernel
-def _deliver_decoded(p: Record, s: Record, a: Arrays) -> int:
-    """Every decoding row has one token more; the rows that end are listed in `finishing`. How many."""
+def _deliver_decoded(p: Record, s: Record, step: Record, a: Arrays) -> int:
+    """Every decoding row has one token more (or several); the rows that end are listed in `finishing`. How many."""
+    if p.draft_tokens > 0:
+        row = s.running_head
+        while row != NONE:
+            if a.rows[row].decoding:
+                _deliver(p, s, a, a.requests[a.rows[row].request])
+            row = a.rows[row].next
+        count = deliver_drafted(p, s, step, a)
+        s.num_newcomers = 0
+        s.decode_counter += 1
+        s.sum_computed += s.num_decode
+        return count
     settled = s.num_decode - s.num_newcomers - s.num_ended
     for at in range(s.num_newcomers):
         r = a.rows[a.rows["newcomer"][at]]
@@ -177,7 +189,7 @@ def apply(p: Record, s: Record, step: Record, a: Arrays) -> None:
             s.window_end_ns = (s.now_ns // p.window_ns + 1) * p.window_ns
     finishing = 0
     if step.decode_rows > 0:
-        finishing = _deliver_decoded(p, s, a)
+        finishing = _deliver_decoded(p, s, step, a)
         if step.prefill_rows == 0 and p.read == READ_STAGED:
             s.num_unstaged = 0
     if step.prefill_rows > 0:

@@ -32,6 +32,13 @@ def new_tree(size: int) -> NDArray[np.int64]:
 
 
 @kernel
+def tree_clear(tree: Ints) -> None:
+    """Take every member out."""
+    for at in range(_HEADER, len(tree)):
+        tree[at] = 0
+
+
+@kernel
 def lowest_bit(word: int) -> int:
     """Index of the lowest set bit of a positive word (through the exponent of a float64, exact for powers of two)."""
     return int(np.float64(word & -word).view(np.int64) >> 52) - 1023

@@ -8,6 +8,7 @@ from __future__ import annotations
 from kvrm_sim.compiled import kernel, outlined
 from kvrm_sim.cost import GRAPH
 from kvrm_sim.decoding import FULL, READ_STAGED, row_computed
+from kvrm_sim.links import IN
 from kvrm_sim.pager import PAGED, held_blocks
 from kvrm_sim.prefix import available_blocks, is_cached
 from kvrm_sim.state import NONE, OK, Ints, Record, Records
@@ -103,11 +104,20 @@ def _check_rows(p: Record, s: Record, rows: Records, blocks: Records, table: Int
             total += computed
             dropped += r.dropped
         row = r.next
+    for at in range(s.num_moving):
+        r = rows[rows["moving"][at]]
+        broken = _check_row(p, s, rows, blocks, table, rows["moving"][at])
+        if broken != OK:
+            return broken
+        if r.slot != NONE or r.decoding or r.request == NONE:
+            return SLOTS
+        held += r.blocks
+        runs += r.runs
     if held - s.shared_again + s.free_blocks + s.evictable + s.fenced_blocks != p.pool_blocks:
         return FREE_COUNT
     if runs != s.total_runs:
         return RUNS
-    if live != s.num_running or live + s.num_slots_free != p.slots or live + s.num_stage_free != p.slots:
+    if live != s.num_running or live + s.num_slots_free != p.slots or live + s.num_moving + s.num_stage_free != p.slots:
         return SLOTS
     if decoding != s.num_decode or total != s.sum_computed or dropped != s.sum_dropped_blocks:
         return SUMS
@@ -207,6 +217,15 @@ def _check_step(s: Record, step: Record) -> int:
     return OK
 
 
+@kernel
+def _in_flight(s: Record, rows: Records) -> int:
+    """Requests that have arrived and not ended. One that leaves for the host is among those who wait."""
+    coming = 0
+    for at in range(s.num_moving):
+        coming += 1 if rows[rows["moving"][at]].direction == IN else 0
+    return int(s.num_running - s.num_ended_rows + coming + s.num_waiting + s.num_unseen)
+
+
 @outlined
 def broken_invariant(
     p: Record, s: Record, step: Record, rows: Records, blocks: Records, keys: Ints, table: Ints, planned: bool
@@ -221,12 +240,9 @@ def broken_invariant(
         broken = _check_sharing(p, s, blocks, keys)
     if broken != OK:
         return broken
-    if (
-        s.injected
-        != s.completed + s.rejected + s.truncated + s.num_running - s.num_ended_rows + s.num_waiting + s.num_unseen
-    ):
+    if s.injected != s.completed + s.rejected + s.truncated + _in_flight(s, rows):
         return CONSERVATION
-    if s.num_running == 0 and (
+    if s.num_running + s.num_moving == 0 and (
         available_blocks(s) + s.fenced_blocks != p.pool_blocks
         or s.total_runs != 0
         or s.reserved_blocks != 0

@@ -122,7 +122,7 @@ def _reserve(policy: Policy) -> Iterator[str]:
 def _launch(policy: Policy) -> Iterator[str]:
     launch, schedule = policy.launch, policy.schedule
     if launch.mode == "eager":
-        ladders = ("batch_sizes", "context_buckets_tokens", "mixed", "token_sizes", "capture")
+        ladders = ("batch_sizes", "context_buckets_tokens", "mixed", "token_sizes", "capture", "max_padding")
         yield from _idle(launch, ladders, 'with launch.mode = "eager", which captures nothing')
     if launch.mixed == "eager":
         yield from _idle(launch, ("token_sizes",), 'with launch.mixed = "eager"')
@@ -171,6 +171,56 @@ def _schedule(policy: Policy) -> Iterator[str]:
             yield 'schedule.admission = "first_chunk" has no effect with a contiguous reservation, which is taken whole'
 
 
+def _compaction(policy: Policy) -> Iterator[str]:
+    pager = policy.pager
+    if pager.compaction == "none":
+        keys = ("compaction_ratio", "compaction_max_moves")
+        yield from _idle(pager, keys, 'with pager.compaction = "none"')
+    elif pager.placement == "buddy":
+        yield (
+            f'pager.compaction = "{pager.compaction}" with pager.placement = "buddy": a buddy has its place, and holes '
+            "close by merging; use another placement"
+        )
+    elif pager.compaction == "demand":
+        yield from _idle(pager, ("compaction_ratio",), 'with pager.compaction = "demand"')
+        if policy.paged:
+            yield (
+                'pager.compaction = "demand" has no effect with reserve.mode = "paged": single blocks always fit; '
+                'use "threshold"'
+            )
+
+
+def _host(policy: Policy) -> Iterator[str]:
+    preempt, host = policy.schedule.preempt, policy.host
+    if preempt != "recompute":
+        if not policy.paged:
+            yield (
+                f'schedule.preempt = "{preempt}" has no effect with a contiguous reservation '
+                f'("{policy.reserve.mode}"), which is never preempted'
+            )
+        if host is None:
+            yield f'schedule.preempt = "{preempt}" needs a host pool: set host.memory_gib'
+        if policy.far_history is not None:
+            yield f'schedule.preempt = "{preempt}" with far_history: its summaries are not moved; use "recompute"'
+    if host is None:
+        return
+    if preempt == "recompute" and not host.offload:
+        yield 'host has no effect with schedule.preempt = "recompute" and host.offload = false; set one of them'
+    if host.offload and not policy.pager.prefix_sharing:
+        yield "host.offload keeps evicted prefix blocks, so it needs pager.prefix_sharing = true"
+    if host.offload and policy.schedule.prefill == "none":
+        yield 'host.offload has no effect with schedule.prefill = "none", where a prompt costs nothing'
+
+
+def _speculation(policy: Policy) -> Iterator[str]:
+    if policy.speculation is None:
+        return
+    if policy.schedule.run_ahead > 0:
+        yield "speculation with schedule.run_ahead: the next step's drafts depend on what this one accepts"
+    if policy.far_history is not None:
+        yield "speculation with far_history: a window that moves by several tokens is not modelled"
+
+
 _RULES: tuple[Callable[[Policy], Iterator[str]], ...] = (
     _reads,
     _placement,
@@ -181,4 +231,7 @@ _RULES: tuple[Callable[[Policy], Iterator[str]], ...] = (
     _schedule,
     _order,
     _far_history,
+    _compaction,
+    _host,
+    _speculation,
 )

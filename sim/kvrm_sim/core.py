@@ -13,6 +13,7 @@ from kvrm_sim.apply import apply
 from kvrm_sim.compiled import entry, kernel, part
 from kvrm_sim.decide import decide
 from kvrm_sim.decoding import row_delivered
+from kvrm_sim.links import IN, next_completion_ns
 from kvrm_sim.meters import (
     BUCKETS,
     close_spike_window,
@@ -76,6 +77,10 @@ def open_replica(p: Record, s: Record, a: Arrays) -> None:
     open_arena(s, a.requests, 0)
     open_rows(p, s, a.rows)
     open_pool(p, s, a.blocks, a.tree)
+    if p.host_blocks > 0:
+        a.host_scalars[0].chain_request = NONE
+        a.host_scalars[0].chain_awaits = NONE
+        open_pool(a.host_params[0], a.host_scalars[0], a.host_blocks, a.host_tree)
     s.blocks_taken = 0
     s.blocks_freed = 0
     open_gaps(a.windows[0])
@@ -133,15 +138,22 @@ def _land(p: Record, s: Record, step: Record, a: Arrays, until_ns: int, flags: i
 
 
 @kernel
-def _wake(s: Record, arrivals: Records, until_ns: int) -> int:
-    """An idle replica goes on at the next arrival, unless that is after `until_ns` or not known."""
-    if s.next_arrival >= s.num_arrivals:
-        if s.known_until_ns == NEVER:
+def _wake(p: Record, s: Record, a: Arrays, until_ns: int) -> int:
+    """An idle replica goes on at the next arrival or end of a transfer, unless that is later or not known."""
+    known = s.next_arrival < s.num_arrivals
+    next_ns = a.arrivals[s.next_arrival].arrival_ns if known else s.known_until_ns
+    if s.active_out + s.active_in > 0:
+        done_ns = next_completion_ns(p, s, a.rows)
+        if done_ns < next_ns or known or next_ns == NEVER:
+            next_ns = min(next_ns, done_ns)
+            known = True
+    if not known:
+        if next_ns == NEVER:
             return DONE
-        return UNTIL if s.known_until_ns >= until_ns else NEED_ARRIVALS
-    if arrivals[s.next_arrival].arrival_ns > until_ns:
+        return UNTIL if next_ns >= until_ns else NEED_ARRIVALS
+    if next_ns > until_ns:
         return UNTIL
-    s.now_ns = max(s.now_ns, arrivals[s.next_arrival].arrival_ns)
+    s.now_ns = max(s.now_ns, next_ns)
     s.phase = READY
     return GO_ON
 
@@ -156,8 +168,11 @@ def _take_off(p: Record, s: Record, step: Record, a: Arrays, planned: bool) -> i
     if drain(p, s, a):
         s.carried_preemptions += step.preempted
         return GO_ON
-    if s.num_waiting == 0 and s.num_running == 0:
+    if s.num_waiting == 0 and s.num_running == 0 and s.num_moving == 0:
         s.phase = IDLE
+        return GO_ON
+    if step.preempted == 0 and s.active_out + s.active_in > 0:
+        s.phase = IDLE  # until a transfer is done, or somebody arrives
         return GO_ON
     s.carried_preemptions += step.preempted
     s.idle_decisions += 1
@@ -188,7 +203,7 @@ def span(
             if reason == GO_ON and flags & STOP_AT_EVENTS and s.num_events > 0:
                 return EVENT
         else:
-            reason = _wake(s, a.arrivals, until_ns) if s.phase == IDLE else GO_ON
+            reason = _wake(p, s, a, until_ns) if s.phase == IDLE else GO_ON
         if reason == GO_ON:
             reason = _take_arrivals(p, s, a, s.now_ns, flags)
         if reason != GO_ON:
@@ -214,8 +229,13 @@ def _emit_unfinished(p: Record, s: Record, a: Arrays) -> None:
             a.requests[request].delivered = row_delivered(s, a.rows, a.requests, row)
             emit(s, a.requests[request], a.out, UNFINISHED, R_STOPPED, NONE)
         row = a.rows[row].next
+    for at in range(s.num_moving):
+        # Who leaves is among those who wait.
+        if a.rows[a.rows["moving"][at]].direction == IN:
+            emit(s, a.requests[a.rows[a.rows["moving"][at]].request], a.out, UNFINISHED, R_STOPPED, NONE)
+            s.unfinished += 1
     see_arrivals(p, s, a, NEVER)
-    s.unfinished = s.num_running - s.num_ended_rows + s.num_waiting
+    s.unfinished += s.num_running - s.num_ended_rows + s.num_waiting
     while s.waiting_head != NONE:
         request = pop_waiting(p, s, a.requests)
         emit(s, a.requests[request], a.out, UNFINISHED, R_STOPPED, NONE)

@@ -10,7 +10,9 @@ Left out: contention between the host's threads, clock changes under load, cache
 
 from __future__ import annotations
 
-from kvrm_sim.compiled import kernel
+import math
+
+from kvrm_sim.compiled import kernel, outlined
 from kvrm_sim.decoding import READ_STAGED
 from kvrm_sim.state import Record
 
@@ -89,10 +91,64 @@ def asynchronous_launch_ns(p: Record, step: Record) -> int:
     return _round(p.graph_replay_ns * p.piecewise_replays + p.launch_kernel_ns * p.piecewise_kernels)
 
 
+@outlined
+def host_copy_ns(p: Record, blocks: int, groups: int, block_ns: float) -> int:
+    """A copy between device and host, alone on its direction of the link."""
+    return max(1, _round(p.host_segment_ns * (groups * p.tail_segments) + block_ns * blocks))
+
+
+@outlined
+def recompute_ns(p: Record, start: int, tokens: int) -> int:
+    """What computing `tokens` behind `start` cached ones takes in prefill chunks, beyond what the steps cost anyway."""
+    pairs = tokens * start + tokens * (tokens + 1) // 2
+    read = max(p.prefill_token_ns * (start + tokens), p.prefill_pair_ns * pairs)
+    return _round(p.dense_token_ns * tokens + read)
+
+
+@outlined
+def host_submit_ns(p: Record, groups: int) -> int:
+    """Host time to submit copies of so many groups between device and host."""
+    if groups == 0:
+        return 0
+    segments = groups * p.tail_segments
+    if p.host_submission == KERNEL:
+        return _round(p.host_call_ns)
+    if p.host_submission == PER_COPY:
+        return _round(p.host_call_ns * segments)
+    calls = math.ceil(segments / BATCH_DESCRIPTORS)
+    return _round(p.host_call_ns * calls + p.submit_descriptor_ns * segments)
+
+
+@outlined
+def host_moves_ns(p: Record, step: Record) -> int:
+    """Copies between device and host that are part of the step: what is evicted, and swaps without overlap."""
+    moved = 0
+    if step.offload_blocks > 0:
+        moved += host_copy_ns(p, step.offload_blocks, step.offload_groups, p.host_out_block_ns)
+    if p.host_overlap == 0 and step.host_out_blocks > 0:
+        moved += host_copy_ns(p, step.host_out_blocks, step.host_out_groups, p.host_out_block_ns)
+    if p.host_overlap == 0 and step.host_in_blocks > 0:
+        moved += host_copy_ns(p, step.host_in_blocks, step.host_in_groups, p.host_in_block_ns)
+    return moved
+
+
+@kernel
+def uses_host(step: Record) -> bool:
+    """Whether the step submits copies to or from the host."""
+    return bool(step.offload_groups + step.host_out_groups + step.host_in_groups > 0)
+
+
+@kernel
+def _kernel_copies_ns(p: Record, step: Record) -> float:
+    """One kernel copies all partial tails, another one what compaction moves."""
+    tails = p.tail_kernel_ns if step.copied_blocks > 0 else 0.0
+    return tails + (p.tail_kernel_ns if step.compaction_groups > 0 else 0.0)
+
+
 @kernel
 def submit_ns(p: Record, step: Record) -> int:
-    """Host time to submit the step's transfers; it blocks the scheduler. One kernel copies all partial tails."""
-    tails = p.tail_kernel_ns if step.copied_blocks > 0 else 0.0
+    """Host time to submit the step's transfers; it blocks the scheduler."""
+    tails = _kernel_copies_ns(p, step)
     if step.groups == 0:
         return _round(tails)
     if p.submission == KERNEL:
@@ -108,6 +164,9 @@ def submit_ns(p: Record, step: Record) -> int:
 def move_ns(p: Record, step: Record) -> int:
     """Device time of the transfers: a fixed cost a segment, then the payload. A copied tail is one block."""
     tails = step.copied_blocks * (p.copy_segment_ns * p.tail_segments + p.copy_block_ns)
+    if step.compaction_groups > 0:
+        tails += p.copy_segment_ns * p.tail_segments * step.compaction_groups
+        tails += p.copy_block_ns * step.compacted_blocks
     return _round(p.copy_segment_ns * step.segments + p.copy_block_ns * step.moved_blocks + tails)
 
 
@@ -172,13 +231,18 @@ def time_step(p: Record, step: Record) -> None:
     step.launch_busy_ns = step.launch_kept_ns + mixed_launch_ns(p, step) + capture_ns(p, step)
     submit = submit_ns(p, step)
     move = move_ns(p, step)
+    host_moves = 0
+    if uses_host(step):
+        submit += host_submit_ns(p, step.offload_groups) + host_submit_ns(p, step.host_out_groups)
+        submit += host_submit_ns(p, step.host_in_groups)
+        host_moves = host_moves_ns(p, step)
     step.submit_ns = submit
-    step.move_ns = move
+    step.move_ns = move + host_moves
     step.host_busy_ns = host_ns(p, step)
     step.commit_busy_ns = commit_ns(p, step)
-    step.transport_busy_ns = submit + move
+    step.transport_busy_ns = submit + host_moves + move
     step.attention_busy_ns = attention_ns(p, step)
-    step.dense_busy_ns = dense_ns(p, step)
+    step.dense_busy_ns = dense_ns(p, step) + (_round(p.draft_ns) if step.drafted_tokens > 0 else 0)
     step.collectives_busy_ns = collectives_ns(p, step)
 
     # With run-ahead the host has prepared this step while the one before it was on the device.
@@ -190,7 +254,8 @@ def time_step(p: Record, step: Record) -> None:
     # Device work adds to the path only beyond what the launches that run ahead have already covered.
     device = move
     covered = max(ahead, device)
-    step.transport_exposed_ns = submit + covered - ahead
+    # Copies to and from the host that are part of the step come before anything else on the device.
+    step.transport_exposed_ns = submit + host_moves + covered - ahead
     before, device = covered, device + step.attention_busy_ns
     covered = max(ahead, device)
     step.attention_exposed_ns = covered - before

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kvrm_sim.ahead import follows, horizon_ns, lift_fences, see_arrivals
-from kvrm_sim.compiled import kernel, part
+from kvrm_sim.ahead import begin_decision, follows
+from kvrm_sim.compiled import kernel, outlined, part
 from kvrm_sim.cost import GRAPH, PIECEWISE, time_step
 from kvrm_sim.fences import pending_blocks
 from kvrm_sim.launch import choose_launch
@@ -43,14 +43,34 @@ def _say_what_it_is(step: Record) -> None:
     step.graph_live_rows = step.decode_rows if step.is_graph else 0
 
 
+@outlined
+def _take_over_copies(s: Record, step: Record) -> None:
+    """Copies that decisions have asked for since the last planned step belong to this one."""
+    step.compacted_blocks = s.new_compacted_blocks
+    step.compaction_groups = s.new_compaction_groups
+    step.host_out_blocks = s.new_out_blocks
+    step.host_out_groups = s.new_out_groups
+    step.host_in_blocks = s.new_in_blocks
+    step.host_in_groups = s.new_in_groups
+    step.offload_blocks = s.new_offload_blocks
+    step.offload_groups = s.new_offload_groups
+    s.new_compacted_blocks = 0
+    s.new_compaction_groups = 0
+    s.new_out_blocks = 0
+    s.new_out_groups = 0
+    s.new_in_blocks = 0
+    s.new_in_groups = 0
+    s.new_offload_blocks = 0
+    s.new_offload_groups = 0
+
+
 @part
 def decide(p: Record, s: Record, step: Record, a: Arrays) -> bool:
     """Plan the next step at the present time, with its cost; False when there is nothing to run."""
     _open_step(s, step)
     s.blocks_taken = 0
-    if p.run_ahead > 0:
-        lift_fences(p, s, a, False)
-        see_arrivals(p, s, a, horizon_ns(p, s))
+    if p.run_ahead + p.host_blocks + p.compaction > 0:
+        begin_decision(p, s, a)
     schedule(p, s, step, a)
     if step.decode_rows + step.prefill_rows == 0:
         return False
@@ -59,6 +79,8 @@ def decide(p: Record, s: Record, step: Record, a: Arrays) -> bool:
     step.blocks_taken = s.blocks_taken
     step.blocks_freed = s.blocks_freed
     s.blocks_freed = 0
+    if p.host_blocks + p.compaction > 0:
+        _take_over_copies(s, step)
     step.reserved_blocks = s.reserved_blocks
     step.allocated_blocks = p.pool_blocks - available_blocks(s) - s.fenced_blocks
     step.pending_blocks = pending_blocks(s)
@@ -74,7 +96,8 @@ def decide(p: Record, s: Record, step: Record, a: Arrays) -> bool:
     time_step(p, step)
     _say_what_it_is(step)
     step.end_ns = step.start_ns + step.duration_ns
-    step.delivered_tokens = step.sampled_rows - step.ended_rows
+    step.delivered_tokens = step.sampled_rows - step.drafted_tokens - step.ended_rows
+    step.accepted_tokens = 0
     s.start_2_ns = s.start_1_ns
     s.start_1_ns = step.start_ns
     return True

@@ -36,7 +36,8 @@ def join_decoding(p: Record, s: Record, a: Arrays, row: int, computed: int) -> N
     a.rows[row].decoding = 1
     a.rows[row].origin = computed - s.decode_counter
     a.rows[row].finish_at = s.decode_counter + q.output_tokens - q.delivered
-    add_to_wheels(p, a.rows, a.heads, row)
+    if p.draft_tokens == 0:
+        add_to_wheels(p, a.rows, a.heads, row)
     s.num_decode += 1
     s.num_ended += a.rows[row].ended
     s.sum_computed += computed
@@ -89,7 +90,8 @@ def forget_row(members: Ints, size: int, row: int) -> int:
 @outlined
 def leave_decoding(p: Record, s: Record, requests: Records, rows: Records, heads: Ints, table: Ints, row: int) -> None:
     """A row finished or was preempted: out of the wheels and the sums."""
-    remove_from_wheels(p, rows, heads, row)
+    if p.draft_tokens == 0:
+        remove_from_wheels(p, rows, heads, row)
     rows[row].decoding = 0
     s.num_decode -= 1
     s.num_ended -= rows[row].ended
@@ -121,11 +123,11 @@ def _is_in(members: Ints, size: int, row: int) -> bool:
 
 
 @kernel
-def settle_row(s: Record, a: Arrays, row: int) -> None:
+def settle_row(p: Record, s: Record, a: Arrays, row: int) -> None:
     """Write down in its request what a decoding row has delivered, and when last: it is about to stop decoding."""
     q = a.requests[a.rows[row].request]
     q.delivered = row_delivered(s, a.rows, a.requests, row)
-    if not _is_in(a.rows["newcomer"], s.num_newcomers, row):
+    if p.draft_tokens == 0 and not _is_in(a.rows["newcomer"], s.num_newcomers, row):
         q.last_token_ns = s.last_decode_end_ns
 
 
@@ -136,7 +138,7 @@ def stall_row(p: Record, s: Record, a: Arrays, row: int) -> None:
     r.computed = row_computed(s, a.rows, row)
     r.was_staged = 1 if p.staging == DELTA and not _is_in(a.rows["unstaged"], s.num_unstaged, row) else 0
     if r.ended == 0:
-        settle_row(s, a, row)
+        settle_row(p, s, a, row)
     leave_decoding(p, s, a.requests, a.rows, a.heads, a.table, row)
     r.waits = 1
     s.stalled_tokens += r.computed - r.dropped * p.block_size

@@ -70,6 +70,13 @@ def _decision_values(config: ReplicaConfig, plan: MemoryPlan) -> dict[str, int |
         "aging_ns": 0 if policy.schedule.aging_s is None else round(policy.schedule.aging_s * 1e9),
         "victim": code(policy.schedule.victim, words.Victim),
         "run_ahead": policy.schedule.run_ahead,
+        "preempt": code(policy.schedule.preempt, words.Preempt),
+        "compaction": code(policy.pager.compaction, words.Compaction),
+        "compaction_ratio": policy.pager.compaction_ratio,
+        "compaction_max_moves": policy.pager.compaction_max_moves,
+        "max_padding": policy.launch.max_padding or 0.0,
+        **_host(config, plan),
+        **_speculation(config),
         "launch": code(policy.launch.mode, words.LaunchMode),
         "mixed": code(policy.launch.mixed, words.MixedMode),
         "capture": code(policy.launch.capture, words.Capture),
@@ -85,6 +92,39 @@ def _decision_values(config: ReplicaConfig, plan: MemoryPlan) -> dict[str, int |
         "scope": code(policy.transport.scope, words.Scope),
         "submission": code(policy.transport.submission, words.Submission),
         "layers": config.model.layers,
+    }
+
+
+def _host(config: ReplicaConfig, plan: MemoryPlan) -> dict[str, int | float]:
+    host, h = config.policy.host, config.hardware
+    if host is None:
+        return {}
+    calls = {"per_copy": "copy_call_ns", "batch": "batch_call_ns", "kernel": "transfer_kernel_ns"}
+    values = h.values()
+    return {
+        "host_blocks": plan.host_blocks,
+        "host_overlap": int(host.overlap),
+        "host_merge": code(host.merge, words.Merge),
+        "host_submission": code(host.submission, words.Submission),
+        "offload": int(host.offload),
+        "host_segment_ns": h.value("copy_segment_ns"),
+        "host_call_ns": h.value(calls[host.submission]),
+        "host_out_block_ns": 1e9 * plan.block_bytes / h.value("d2h_bytes_per_s"),
+        "host_in_block_ns": 1e9 * plan.block_bytes / h.value("h2d_bytes_per_s"),
+        "out_slowdown": values.get("duplex_d2h_slowdown", 1.0),
+        "in_slowdown": values.get("duplex_h2d_slowdown", 1.0),
+    }
+
+
+def _speculation(config: ReplicaConfig) -> dict[str, int | float]:
+    speculation = config.policy.speculation
+    if speculation is None:
+        return {}
+    return {
+        "draft_tokens": speculation.draft_tokens,
+        "acceptance": speculation.acceptance,
+        "draft_ns": 1e6 * speculation.draft_ms,
+        "seed": config.seed,
     }
 
 

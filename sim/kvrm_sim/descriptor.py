@@ -58,7 +58,7 @@ def inspect_step(
     """Check the invariants of the state if asked to, then describe the step in flight (`planned`), every entry of it.
 
     ``written`` int64 [slots, 3] says what a slot's table holds: entries, the admission of its row (counted from 1), how
-    often that row had dropped a block. Of a row that is described again only what it has taken since is written.
+    often what it had held was rewritten. Of a row that is described again only what it has taken since is written.
     Returns (the broken invariant or OK, number of groups).
     """
     p = params[0]
@@ -81,10 +81,10 @@ def inspect_step(
         if r.decoding:
             slot = r.slot
             computed = row_computed(s, rows, row)
-            if written[slot, 1] != r.order + 1 or written[slot, 2] != r.dropped:
+            if written[slot, 1] != r.order + 1 or written[slot, 2] != r.rewrites:
                 _reset_table(tables, written, slot)
                 written[slot, 1] = r.order + 1
-                written[slot, 2] = r.dropped
+                written[slot, 2] = r.rewrites
             if p.reserve == PAGED:
                 entries = held_blocks(p, rows, row, computed + 1)
                 for logical in range(written[slot, 0], entries):

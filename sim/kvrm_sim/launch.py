@@ -46,9 +46,12 @@ def _graph_for(p: Record, s: Record, step: Record, ladders: Ints, captured: Ints
         step.batch_is_for = step.decode_rows
         step.batch_at = least_entry(ladders, p.batch_sizes_at, p.num_batch_sizes, step.decode_rows)
     batch = step.batch_at
-    longest = min(longest_computed(s, rows) + 1, p.history_tokens) if p.track_longest else 1
+    longest = 1
+    if p.track_longest:
+        longest = (longest_computed(s, rows) if p.draft_tokens == 0 else s.longest_drafted) + 1
+        longest = min(longest, p.history_tokens)
     context = least_entry(ladders, p.contexts_at, p.num_contexts, longest)
-    if batch == NONE or context == NONE:
+    if batch == NONE or context == NONE or (p.max_padding > 0 and ladders[batch] > p.max_padding * step.decode_rows):
         step.off_ladder = 1
         return False
     shape = (batch - p.batch_sizes_at) * p.num_contexts + context - p.contexts_at
@@ -71,7 +74,7 @@ def _graph_for(p: Record, s: Record, step: Record, ladders: Ints, captured: Ints
 @kernel
 def choose_launch(p: Record, s: Record, step: Record, ladders: Ints, captured: Ints, rows: Records) -> None:
     """Fill in launch kind, padding, row moves and the tokens that decode attention reads."""
-    tokens = step.decode_rows + step.prefill_tokens
+    tokens = step.decode_rows + step.drafted_tokens + step.prefill_tokens
     step.launch_kind = EAGER
     step.padded_rows = step.decode_rows + step.prefill_rows
     step.dense_tokens = tokens
@@ -84,7 +87,7 @@ def choose_launch(p: Record, s: Record, step: Record, ladders: Ints, captured: I
     if p.launch == LAUNCH_GRAPH and step.prefill_rows == 0:
         if _graph_for(p, s, step, ladders, captured, rows):
             step.launch_kind = GRAPH
-            step.dense_tokens = step.padded_rows
+            step.dense_tokens = step.padded_rows * (1 + p.draft_tokens)
             step.row_moves = move_rows_below(s, rows, step.padded_rows)
     elif p.launch == LAUNCH_GRAPH and p.mixed == MIXED_PIECEWISE:
         padded = least_entry(ladders, p.token_sizes_at, p.num_token_sizes, tokens)
@@ -98,7 +101,7 @@ def choose_launch(p: Record, s: Record, step: Record, ladders: Ints, captured: I
     if step.decode_rows == 0:
         step.read_tokens = 0
         return
-    step.read_tokens = s.sum_computed + s.num_decode - p.block_size * s.sum_dropped_blocks
+    step.read_tokens = s.sum_computed + s.num_decode + step.drafted_tokens - p.block_size * s.sum_dropped_blocks
     if p.extent == EXTENT_BUCKET:
         if step.launch_kind == GRAPH:
             step.read_tokens = step.padded_rows * step.context_bucket

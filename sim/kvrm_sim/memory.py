@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvrm_sim.config import ReplicaConfig
-from kvrm_sim.errors import DoesNotFitError
+from kvrm_sim.errors import ConfigError, DoesNotFitError
 from kvrm_sim.policy import MAX_AUTO_SLOTS
 from kvrm_sim.shapes import (
     Shapes,
@@ -86,6 +86,8 @@ class MemoryPlan:
     kv_bytes_per_token: int
     block_bytes: int
     pool_blocks: int
+    #: Blocks of the host's pool (0 without one).
+    host_blocks: int
     slots: int
     batch_sizes: tuple[int, ...]
     context_buckets_tokens: tuple[int, ...]
@@ -138,6 +140,7 @@ def plan_memory(config: ReplicaConfig) -> MemoryPlan:
         kv_bytes_per_token=config.rank_kv_bytes_per_token,
         block_bytes=_block_bytes(config),
         pool_blocks=pool_blocks,
+        host_blocks=_host_blocks(config),
         slots=slots,
         batch_sizes=shapes.batch_sizes,
         context_buckets_tokens=shapes.context_buckets_tokens,
@@ -148,6 +151,21 @@ def plan_memory(config: ReplicaConfig) -> MemoryPlan:
         uncovered_sizes=shapes.uncovered_sizes,
         warnings=warnings_of(config, shapes, slots=slots, pool_blocks=pool_blocks),
     )
+
+
+def _host_blocks(config: ReplicaConfig) -> int:
+    """Blocks of the host's pool, which the device's memory does not count."""
+    host = config.policy.host
+    if host is None:
+        return 0
+    blocks = int(host.memory_gib * GIB / _block_bytes(config))
+    if blocks < 1:
+        raise ConfigError(
+            f"host.memory_gib = {host.memory_gib:g} holds no block of {_block_bytes(config):,} bytes",
+            "host.memory_gib",
+            host.memory_gib,
+        )
+    return blocks
 
 
 def reservation_blocks(config: ReplicaConfig) -> int:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from kvrm_sim.compiled import kernel, outlined
 from kvrm_sim.fences import fence
+from kvrm_sim.offload import make_room_keeping
 from kvrm_sim.pool import (
     BUDDY,
     CONTIGUOUS,
     LIFO,
     best_extent,
     has_order,
-    largest_extent,
+    next_piece,
     order_of,
     release_block,
     release_run,
@@ -78,9 +79,7 @@ def _grow_contiguous(s: Record, rows: Records, blocks: Records, tree: Ints, tabl
             break
         count -= _append_extent(s, rows, blocks, tree, table, row, after, count)
     while count > 0:
-        start = best_extent(blocks, tree, count)
-        if start == 0:
-            start = largest_extent(blocks, tree)
+        start = next_piece(blocks, tree, count)
         count -= _append_extent(s, rows, blocks, tree, table, row, start, count)
 
 
@@ -88,7 +87,9 @@ def _grow_contiguous(s: Record, rows: Records, blocks: Records, tree: Ints, tabl
 def grow(p: Record, s: Record, a: Arrays, row: int, count: int) -> None:
     """Give a paged row `count` more blocks of its own; the caller has checked that they are available."""
     first = a.rows[row].blocks
-    if p.sharing:
+    if p.offload:
+        make_room_keeping(p, s, a, count)
+    elif p.sharing:
         make_room(p, s, a.blocks, a.tree, a.keys, count)
     if p.placement == CONTIGUOUS:
         _grow_contiguous(s, a.rows, a.blocks, a.tree, a.table, row, count)
@@ -173,14 +174,14 @@ def _sort(table: Ints, row: int, first: int, end: int, descending: bool) -> None
 
 
 @kernel
-def _let_go_all(p: Record, s: Record, blocks: Records, table: Ints, row: int, held: int) -> int:
+def _let_go_all(s: Record, blocks: Records, table: Ints, row: int, held: int, fenced: bool) -> int:
     """Let go of a row's blocks, last first. Those for the free store are left in entries [returned, held), in logical
     order.
     """
     first = held
     for logical in range(held - 1, -1, -1):
         block = table[row, logical]
-        if let_go(p, s, blocks, block):
+        if let_go(s, blocks, block, fenced):
             first -= 1
             table[row, first] = block
     return first
@@ -200,6 +201,23 @@ def _release_runs(
 
 
 @kernel
+def give_back_last(p: Record, s: Record, a: Arrays, row: int) -> None:
+    """A row gives back its last block, which nobody shares and which was not written."""
+    r = a.rows[row]
+    last = r.blocks - 1
+    r.runs -= opens_run(a.rows, a.table, row)
+    s.total_runs -= opens_run(a.rows, a.table, row)
+    block = a.table[row, last]
+    if p.sharing:
+        let_go(s, a.blocks, block, False)
+    else:
+        s.reserved_blocks -= 1
+    release_block(p, s, a.blocks, a.tree, block)
+    r.blocks = last
+    s.blocks_freed += 1
+
+
+@kernel
 def give_back(p: Record, s: Record, blocks: Records, tree: Ints, block: int) -> None:
     """Give one block to the free store, or behind a fence."""
     if p.run_ahead > 0:
@@ -209,28 +227,32 @@ def give_back(p: Record, s: Record, blocks: Records, tree: Ints, block: int) -> 
 
 
 @outlined
-def release_row(p: Record, s: Record, a: Arrays, row: int) -> None:
+def release_row(p: Record, s: Record, a: Arrays, row: int, at_once: bool) -> None:
     """Give back everything a row holds: last logical block first (or so that the next ascend), a contiguous reservation
-    as its one run.
+    as its one run. ``at_once``: no step in flight reads it, so no fence is needed.
     """
+    fenced = p.run_ahead > 0 and not at_once
     rows, blocks, tree, table = a.rows, a.blocks, a.tree, a.table
     held = rows[row].blocks
     s.blocks_freed += held
     if p.reserve == PAGED:
         first = 0
         if p.sharing:
-            first = _let_go_all(p, s, blocks, table, row, held)
+            first = _let_go_all(s, blocks, table, row, held, fenced)
         else:
             s.reserved_blocks -= held
         if p.release_order == RELEASE_SORTED:
             _sort(table, row, first, held, p.placement != LIFO)
-        if p.placement == CONTIGUOUS and p.run_ahead == 0:
+        if p.placement == CONTIGUOUS and not fenced:
             _release_runs(p, s, blocks, tree, table, row, first, held)
         else:
             for logical in range(held - 1, first - 1, -1):
-                give_back(p, s, blocks, tree, table[row, logical])
+                if fenced:
+                    fence(s, blocks, table[row, logical], 1)
+                else:
+                    release_block(p, s, blocks, tree, table[row, logical])
     else:
-        if p.run_ahead > 0:
+        if fenced:
             fence(s, blocks, rows[row].run_start, held)
         else:
             release_run(p, s, blocks, tree, rows[row].run_start, held)
@@ -264,6 +286,7 @@ def drop_middle(
         table[row, at - count] = table[row, at]
     rows[row].blocks = held - count
     rows[row].dropped += count
+    rows[row].rewrites += 1
     if after < held:
         rows[row].runs += _starts_run(table, row, first)
     s.total_runs += rows[row].runs - before
@@ -274,16 +297,13 @@ def drop_middle(
 @kernel
 def opens_run(rows: Records, table: Ints, row: int) -> int:
     """1 when the last block of a row starts a run of its own, else 0."""
-    held = rows[row].blocks
-    if held == 1 or table[row, held - 2] + 1 != table[row, held - 1]:
-        return 1
-    return 0
+    return _starts_run(table, row, rows[row].blocks - 1)
 
 
 @kernel
 def history_runs(p: Record, rows: Records, table: Ints, row: int, computed: int) -> int:
     """Runs of the blocks that hold entries [0, computed): a block taken for the token to come is not history yet."""
     runs = rows[row].runs
-    if rows[row].blocks > held_blocks(p, rows, row, computed):
-        runs -= opens_run(rows, table, row)
+    for last in range(held_blocks(p, rows, row, computed), rows[row].blocks):
+        runs -= _starts_run(table, row, last)
     return runs

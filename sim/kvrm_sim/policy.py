@@ -1,7 +1,7 @@
 """A policy: the table of independent parts of DESIGN section 5.
 
 The order of the words in each ``Literal`` is the integer code that the decision core uses. Left out here, and so
-refused as unknown keys or words: virtual memory, swap, compaction, fences, reverse merges and packed staging.
+refused as unknown keys or words: reverse merges (a group's destination always ascends) and packed staging.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, StrictBool, StrictFloat, StrictInt, model_validator
 
-from kvrm_sim.tables import Ladder, PositiveInt, Table, named_or_ladder
+from kvrm_sim.tables import Ladder, PositiveFloat, PositiveInt, Table, named_or_ladder
 
 ReserveMode: TypeAlias = Literal["max_len", "pow2", "declared", "oracle", "bucket", "paged"]
 LaunchMode: TypeAlias = Literal["eager", "graph"]
@@ -28,6 +28,8 @@ PartialTail: TypeAlias = Literal["recompute", "copy"]
 Order: TypeAlias = Literal["fcfs", "shortest_prompt", "shortest_total", "priority"]
 Victim: TypeAlias = Literal["last", "least_computed", "largest", "lowest_priority"]
 PrefillMode: TypeAlias = Literal["none", "chunked", "separate"]
+Compaction: TypeAlias = Literal["none", "threshold", "demand"]
+Preempt: TypeAlias = Literal["recompute", "swap", "auto"]
 Admission: TypeAlias = Literal["full_prompt", "first_chunk"]
 Refill: TypeAlias = Literal["continuous", "batch"]
 
@@ -74,6 +76,8 @@ class Launch(Table):
     token_sizes: Annotated[tuple[int, ...] | TokenLadderName, named_or_ladder("vllm")] = "vllm"
     #: When shapes are captured: all of them before the run, or each in the first step that it serves, which waits.
     capture: Capture = "warm"
+    #: A captured batch serves only steps that it pads to at most so many times their rows; None: any.
+    max_padding: Annotated[StrictFloat, Field(ge=1, allow_inf_nan=False)] | None = None
 
 
 class Read(Table):
@@ -116,6 +120,13 @@ class Pager(Table):
     prefix_sharing: StrictBool = False
     #: Of a prompt that is cached whole: its last block is computed again, or copied but for its last token.
     partial_tail: PartialTail = "recompute"
+    #: Move what is at the pool's tail into its holes: when too much of what is free lies outside of the largest
+    #: hole, or when a contiguous reservation finds no single one.
+    compaction: Compaction = "none"
+    #: `threshold` only: the share of the free blocks that may lie outside of the largest free run.
+    compaction_ratio: Annotated[StrictFloat, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.5
+    #: Moves of one compaction at most: of blocks, or of whole reservations.
+    compaction_max_moves: PositiveInt = 1024
 
 
 class FarHistory(Table):
@@ -131,6 +142,34 @@ class FarHistory(Table):
     def blocks(self, block_size_tokens: int) -> int:
         """Blocks that a decoding row keeps at most."""
         return self.window_tokens // block_size_tokens + self.summary_blocks
+
+
+class Host(Table):
+    """A pool of blocks in host memory, and the link to it."""
+
+    section: ClassVar[str] = "host"
+
+    #: For each device.
+    memory_gib: PositiveFloat
+    #: Copies run beside the steps, on a link that they share; or each is part of the step that asks for it.
+    overlap: StrictBool = True
+    submission: Submission = "batch"
+    #: Neighbours on both sides are copied as one.
+    merge: Merge = "adjacent"
+    #: Evicted prefix blocks are kept there and loaded for a hit, where that costs less than computing them.
+    offload: StrictBool = False
+
+
+class Speculation(Table):
+    """Drafts that a decoding row verifies beside its next token."""
+
+    section: ClassVar[str] = "speculation"
+
+    draft_tokens: PositiveInt
+    #: The chance of each draft, given that those before it were accepted; drawn from `seed`.
+    acceptance: Annotated[StrictFloat, Field(ge=0, le=1, allow_inf_nan=False)]
+    #: What drafting takes in each step, for the whole batch. 0: looked up, not computed.
+    draft_ms: Annotated[StrictFloat, Field(ge=0, allow_inf_nan=False)] = 0.0
 
 
 class Schedule(Table):
@@ -153,6 +192,8 @@ class Schedule(Table):
     aging_s: Annotated[StrictFloat, Field(gt=0, le=3600, allow_inf_nan=False)] | None = None
     #: Who is preempted when a running row needs a block and none can be had.
     victim: Victim = "last"
+    #: What becomes of a victim's entries: computed again, moved to the host and back, or whichever costs less.
+    preempt: Preempt = "recompute"
     #: Steps in flight when the next one is decided. An end is noticed as many steps late, and freed blocks wait for it.
     run_ahead: Annotated[StrictInt, Field(ge=0, le=2)] = 0
 
@@ -170,6 +211,8 @@ class Policy(Table):
     pager: Pager
     schedule: Schedule
     far_history: FarHistory | None = None
+    host: Host | None = None
+    speculation: Speculation | None = None
 
     @model_validator(mode="after")
     def _combination(self) -> Policy:

@@ -78,6 +78,13 @@ def largest_extent(blocks: Records, tree: Ints) -> int:
     return blocks[tree_greatest(tree)].head
 
 
+@kernel
+def next_piece(blocks: Records, tree: Ints, count: int) -> int:
+    """Start of the extent from which to take up to `count` blocks: best fit, else the largest."""
+    start = best_extent(blocks, tree, count)
+    return start if start != 0 else largest_extent(blocks, tree)
+
+
 @outlined
 def _release_extent(blocks: Records, tree: Ints, start: int, count: int, pool_blocks: int) -> None:
     for block in range(start, start + count):
@@ -219,26 +226,51 @@ def open_pool(p: Record, s: Record, blocks: Records, tree: Ints) -> None:
         blocks[block].order = -1
         blocks[block].key = NONE
         blocks[block].free = 1 if 1 <= block <= total else 0
-    if p.placement == LIFO:
-        for depth in range(total):
-            blocks[depth].stack = total - depth
-    elif p.placement == FIFO:
-        for at in range(total):
-            blocks[at].stack = at + 1
-    elif p.placement == EXTENT:
-        for block in range(total, 0, -1):
-            _release_in_extent(p, s, blocks, tree, block)
-    elif p.placement == LOWEST:
-        for block in range(1, total + 1):
-            tree_add(tree, block)
-    elif p.placement == CONTIGUOUS:
-        _add_extent(blocks, tree, 1, total)
+    if p.placement != BUDDY:
+        fill_store(p, s, blocks, tree)
     else:
         index = 0
         while index < total:
             order = highest_bit(total - index)
             _push_buddy(blocks, tree, index + 1, order)
             index += 1 << order
+
+
+@outlined
+def fill_store(p: Record, s: Record, blocks: Records, tree: Ints) -> None:
+    """Put what is free into an empty store (any placement but `buddy`), so that lower ids come first."""
+    total = p.pool_blocks
+    s.queue_head = 0
+    s.extent_head = 0
+    at = 0
+    for step in range(total):
+        block = step + 1 if p.placement == FIFO else total - step
+        if p.placement == EXTENT and (block % p.extent_blocks == 0 or block == total):
+            blocks[_extent_of(p, block)].length = 0
+        if p.placement == CONTIGUOUS:
+            blocks[block].head = 0
+        if blocks[block].free == 0:
+            continue
+        if p.placement == LIFO or p.placement == FIFO:
+            blocks[at].stack = block
+            at += 1
+        elif p.placement == EXTENT:
+            _release_in_extent(p, s, blocks, tree, block)
+        elif p.placement == LOWEST:
+            tree_add(tree, block)
+    if p.placement == CONTIGUOUS:
+        _add_every_extent(p, blocks, tree)
+
+
+@kernel
+def _add_every_extent(p: Record, blocks: Records, tree: Ints) -> None:
+    size = 0
+    for block in range(p.pool_blocks, -1, -1):
+        if blocks[block].free != 0:
+            size += 1
+        elif size > 0:
+            _add_extent(blocks, tree, block + 1, size)
+            size = 0
 
 
 @kernel
@@ -282,6 +314,7 @@ def release_block(p: Record, s: Record, blocks: Records, tree: Ints, block: int)
     else:
         _release_buddy(blocks, tree, block, 0, p.pool_blocks)
     s.free_blocks += 1
+    s.came_free = 1
 
 
 @kernel
@@ -292,3 +325,4 @@ def release_run(p: Record, s: Record, blocks: Records, tree: Ints, start: int, c
     else:
         _release_extent(blocks, tree, start, count, p.pool_blocks)
     s.free_blocks += count
+    s.came_free = 1

@@ -132,11 +132,70 @@ def _take_back(s: Record, blocks: Records, block: int) -> None:
 def make_room(p: Record, s: Record, blocks: Records, tree: Ints, keys: Ints, count: int) -> None:
     """Evict until the free store holds `count` blocks; the caller has checked that there are as many."""
     while s.free_blocks < count:
-        block = s.least_recent
+        evict_one(p, s, blocks, tree, keys)
+
+
+@outlined
+def evict_one(p: Record, s: Record, blocks: Records, tree: Ints, keys: Ints) -> None:
+    """Evict the least recently used block."""
+    block = s.least_recent
+    _take_back(s, blocks, block)
+    _forget(p, s, blocks, keys, block)
+    release_block(p, s, blocks, tree, block)
+    s.evicted_blocks += 1
+
+
+@kernel
+def touch(s: Record, blocks: Records, block: int) -> None:
+    """An evictable block becomes the most recently used; one that is held will be."""
+    if blocks[block].refs == 0:
         _take_back(s, blocks, block)
-        _forget(p, s, blocks, keys, block)
-        release_block(p, s, blocks, tree, block)
-        s.evicted_blocks += 1
+        _keep(s, blocks, block)
+
+
+@kernel
+def add_key(p: Record, blocks: Records, keys: Ints, key: int, block: int) -> None:
+    """Give a block without a key one that nobody has."""
+    slot = find_slot(p, keys, key)
+    keys[slot, 0] = key
+    keys[slot, 1] = block
+    blocks[block].key = key
+
+
+@kernel
+def is_found(p: Record, keys: Ints, key: int) -> bool:
+    """Whether some block has a key."""
+    return bool(keys[find_slot(p, keys, key), 1] != 0)
+
+
+@kernel
+def forget_chain(s: Record, blocks: Records, chain: Ints) -> None:
+    """The chain of whoever waits first has to be looked up again."""
+    for link in range(s.chain_blocks):
+        blocks[chain[link]].chain_at = 0
+    s.chain_request = NONE
+    s.chain_blocks = 0
+
+
+@kernel
+def move_key(p: Record, s: Record, blocks: Records, keys: Ints, source: int, target: int) -> None:
+    """A keyed block's content moves to another: so do its key and its place in the LRU order."""
+    old, new = blocks[source], blocks[target]
+    keys[find_slot(p, keys, old.key), 1] = target
+    new.key = old.key
+    old.key = NONE
+    if new.refs > 0:
+        return
+    new.previous = old.previous
+    new.next = old.next
+    if new.previous != 0:
+        blocks[new.previous].next = target
+    else:
+        s.least_recent = target
+    if new.next != 0:
+        blocks[new.next].previous = target
+    else:
+        s.most_recent = target
 
 
 @outlined
@@ -161,7 +220,7 @@ def keep_again(s: Record, blocks: Records, block: int) -> None:
 
 
 @kernel
-def let_go(p: Record, s: Record, blocks: Records, block: int) -> bool:
+def let_go(s: Record, blocks: Records, block: int, fenced: bool) -> bool:
     """One row less holds a block. True when the caller has to give it to the free store."""
     blocks[block].refs -= 1
     if blocks[block].refs > 0:
@@ -170,7 +229,7 @@ def let_go(p: Record, s: Record, blocks: Records, block: int) -> bool:
     s.reserved_blocks -= 1
     if blocks[block].key == NONE:
         return True
-    if p.run_ahead > 0:
+    if fenced:
         fence(s, blocks, block, 1)
         if blocks[block].chain_at > 0:
             s.chain_request = NONE  # the chain ends before it: to be looked up again
@@ -199,10 +258,8 @@ def find_chain(
     """
     if s.chain_request == request:
         return
-    for link in range(s.chain_blocks):
-        blocks[chain[link]].chain_at = 0
+    forget_chain(s, blocks, chain)
     s.chain_request = request
-    s.chain_blocks = 0
     s.chain_evictable = 0
     s.chain_awaits = NONE
     for link in range(count):
@@ -235,8 +292,6 @@ def give_keys(
         key = key_of(p, ids, at, logical)
         slot = find_slot(p, keys, key)
         if keys[slot, 1] == 0 and blocks[block].key == NONE:
-            keys[slot, 0] = key
-            keys[slot, 1] = block
-            blocks[block].key = key
+            add_key(p, blocks, keys, key, block)
             if key == s.chain_awaits:
                 s.chain_request = NONE  # the chain goes on: to be looked up again

@@ -20,7 +20,10 @@ from kvrm_sim.errors import InputError, InvariantError, KvrmError, NoProgressErr
 from kvrm_sim.feed import NO_IDS
 from kvrm_sim.launch import num_shapes
 from kvrm_sim.meters import BUCKETS
+from kvrm_sim.pager import PAGED
 from kvrm_sim.parameters import CoreParameters
+from kvrm_sim.pool import CONTIGUOUS
+from kvrm_sim.prefix import key_slots
 from kvrm_sim.wheel import FINISH_LISTS
 
 #: Records kept before they are handed out. `out` is the row group of requests.parquet.
@@ -28,6 +31,20 @@ OUT_RECORDS = 131_072
 WINDOW_RECORDS = 16_384
 POOL_RECORDS = 1_024
 ARENA_RECORDS = 4_096
+
+
+def _host_arrays(params: st.Records) -> dict[str, st.Records]:
+    """The host's pool: one like the device's, with parameters of its own (tiny where there is none)."""
+    own = params.copy()
+    own["pool_blocks"] = blocks = int(params[0].host_blocks)
+    own["placement"], own["reserve"], own["run_ahead"], own["key_slots"] = CONTIGUOUS, PAGED, 0, key_slots(blocks)
+    return {
+        "host_params": own,
+        "host_scalars": np.zeros(1, st.SCALARS),
+        "host_blocks": np.zeros(blocks + 2, st.BLOCKS),
+        "host_tree": new_tree(blocks + 2),
+        "host_keys": np.zeros((key_slots(blocks), 2), np.int64),
+    }
 
 
 def _table(slots: int, width: int) -> NDArray[np.int64]:
@@ -62,7 +79,7 @@ class Replica:
         self._known_until_ns = self.scalars["known_until_ns"]
         self._num_events = self.scalars["num_events"]
         self._phase, self._num_arrivals = self.scalars["phase"], self.scalars["num_arrivals"]
-        self._next_arrival = self.scalars["next_arrival"]
+        self._next_arrival, self._moving = self.scalars["next_arrival"], self.scalars["num_moving"]
         self.steps = np.zeros(1, st.STEP)
         self._start_ns, self._end_ns = self.steps["start_ns"], self.steps["end_ns"]
         windows = np.zeros(WINDOW_RECORDS, st.WINDOWS)
@@ -77,6 +94,8 @@ class Replica:
             ladders=parameters.ladders,
             captured=np.zeros(num_shapes(p), np.int64),
             keys=np.zeros((max(1, int(p.key_slots)), 2), np.int64),
+            scratch=np.zeros(pool + 2, np.int64),
+            **_host_arrays(parameters.record),
             chain=np.zeros(int(p.table_width) if p.sharing else 1, np.int64),
             arrivals=np.zeros(0, st.ARRIVALS),
             ids=np.zeros(0, np.int64),
@@ -177,6 +196,8 @@ class Replica:
         if self._next_arrival[0] < self._num_arrivals[0]:
             return False
         phase = self._phase[0]
+        if phase == st.IDLE and self._moving[0]:
+            return False
         return bool(phase == st.IDLE or (phase == st.FLYING and self._end_ns[0] > until_ns))
 
     def open_window_ns(self, now_ns: int) -> int:
@@ -303,7 +324,7 @@ class Replica:
             self._check(self._descriptor, planned=False)
         self.drain_records()
         s = self.scalars[0]
-        left = int(s.num_running + s.num_waiting + s.num_unseen)
+        left = int(s.num_running + s.num_moving + s.num_waiting + s.num_unseen)
         if left > len(self.arrays.out):
             self.arrays = self.arrays._replace(out=np.zeros(left, st.OUT))
         self._edge(CLOSE)

@@ -61,16 +61,13 @@ def open_rows(p: Record, s: Record, rows: Records) -> None:
 
 
 @kernel
-def open_row(s: Record, rows: Records, request: int) -> int:
-    """A new last row for a request: the lowest free stage row in the lowest free slot."""
+def open_stage_row(s: Record, rows: Records, request: int) -> int:
+    """The lowest free stage row, for a request that does not run yet."""
     row = heap_pop(rows["free_stage"], s.num_stage_free)
     s.num_stage_free -= 1
-    slot = heap_pop(rows["free_slot"], s.num_slots_free)
-    s.num_slots_free -= 1
     r = rows[row]
     r.request = request
-    r.slot = slot
-    r.order = s.admissions
+    r.slot = NONE
     r.decoding = 0
     r.computed = 0
     r.planned = 0
@@ -78,10 +75,25 @@ def open_row(s: Record, rows: Records, request: int) -> int:
     r.runs = 0
     r.copied_from = 0
     r.begun = 0
+    r.rewrites = 0
+    r.drafts = 0
+    r.noticed = 0
+    r.loaded = 0
     r.dropped = 0
     r.waits = 0
     r.was_staged = 0
     r.ended = 0
+    return row
+
+
+@kernel
+def join_running(s: Record, rows: Records, row: int) -> None:
+    """A row runs: the last in running, in the lowest free slot."""
+    slot = heap_pop(rows["free_slot"], s.num_slots_free)
+    s.num_slots_free -= 1
+    r = rows[row]
+    r.slot = slot
+    r.order = s.admissions
     rows[slot].at_slot = row
     s.highest_slot = max(s.highest_slot, slot)
     s.admissions += 1
@@ -93,12 +105,26 @@ def open_row(s: Record, rows: Records, request: int) -> int:
         s.running_head = row
     s.running_tail = row
     s.num_running += 1
-    return row
 
 
 @outlined
 def close_row(s: Record, rows: Records, row: int) -> None:
     """Take a row out of the running list; its slot and stage row are free again."""
+    leave_running(s, rows, row)
+    free_stage_row(s, rows, row)
+
+
+@kernel
+def free_stage_row(s: Record, rows: Records, row: int) -> None:
+    """A stage row that holds nothing is free again."""
+    rows[row].request = NONE
+    heap_push(rows["free_stage"], s.num_stage_free, row)
+    s.num_stage_free += 1
+
+
+@outlined
+def leave_running(s: Record, rows: Records, row: int) -> None:
+    """Take a row out of the running list; its slot is free again."""
     before, after = rows[row].previous, rows[row].next
     if before != NONE:
         rows[before].next = after
@@ -109,10 +135,8 @@ def close_row(s: Record, rows: Records, row: int) -> None:
     else:
         s.running_tail = before
     s.num_running -= 1
-    rows[row].request = NONE
-    heap_push(rows["free_stage"], s.num_stage_free, row)
-    s.num_stage_free += 1
     _vacate(s, rows, rows[row].slot)
+    rows[row].slot = NONE
 
 
 @kernel

@@ -77,6 +77,8 @@ SUMS = (
         "row_moves", "decode_rows", "ended_rows", "stalled_rows", "prefill_tokens", "delivered_tokens",
         "admitted", "finished", "preempted",
         "read_tokens", "groups", "segments", "moved_blocks", "needed_tokens", "rounds", "hit_tokens", "copied_blocks",
+        "compacted_blocks", "compaction_groups", "host_out_blocks", "host_out_groups", "host_in_blocks",
+        "host_in_groups", "offload_blocks", "offload_groups", "drafted_tokens", "accepted_tokens",
         "submit_ns", "move_ns",
         *(f"{part}_busy_ns" for part in PARTS), *(f"{part}_exposed_ns" for part in PARTS),
     )),
@@ -96,7 +98,8 @@ PARAMS = _record(
     "sharing", "partial_tail", "blocks_a_hash", "hashes_a_block", "key_slots",
     # schedule
     "slots", "prefill", "token_budget", "admission", "watermark_blocks", "refill", "queue_order", "aging_ns", "victim",
-    "run_ahead",
+    "run_ahead", "preempt", "host_blocks", "host_overlap", "host_merge", "host_submission", "offload", "compaction",
+    "compaction_max_moves", "draft_tokens", "seed",
     # launch: ladders live in one int64 array, each from `_at`, `num_` entries, ascending
     "launch", "mixed", "capture", "num_batch_sizes", "batch_sizes_at", "num_contexts", "contexts_at", "num_token_sizes",
     "token_sizes_at",
@@ -118,6 +121,8 @@ PARAMS = _record(
         "idle_token_ns",
         "dense_token_ns", "dense_weights_ns", "head_row_ns", "head_weights_ns",
         "collective_call_ns", "collective_token_ns",
+        "host_segment_ns", "host_out_block_ns", "host_in_block_ns", "host_call_ns", "out_slowdown", "in_slowdown",
+        "draft_ns", "acceptance", "compaction_ratio", "max_padding",
     ),
 )
 
@@ -150,6 +155,11 @@ SCALARS = _record(
     "num_stalled", "stalled_tokens", "num_ended_rows", "num_ended",
     # the first step since nothing was planned; starts of the last two steps
     "first_step", "start_1_ns", "start_2_ns",
+    # rows on the move, and the host link; copies to be counted in the step that is planned next
+    "num_moving", "active_out", "active_in", "link_at_ns", "transfers", "readied", "swaps",
+    "loaded_blocks", "unnoticed_ns",
+    "new_out_blocks", "new_out_groups", "new_in_blocks", "new_in_groups", "new_offload_blocks", "new_offload_groups",
+    "new_compacted_blocks", "new_compaction_groups", "came_free", "longest_drafted",
     "idle_decisions", "carried_preemptions", "check_stamp",
     # totals: of steps that have ended, then of decisions
     *_OF_ALL,
@@ -159,6 +169,7 @@ SCALARS = _record(
     "num_out", "num_windows", "num_events", "num_pool_samples", "window_end_ns", "spike_end_ns", "next_pool_sample_ns",
     "spike_low", "spike_high", "window_open", "window_low", "window_high",
     floats=(
+        "out_virtual", "in_virtual",
         "acc_reserved", "acc_allocated", "acc_used", "acc_cached", "acc_running", "acc_waiting",
     ),
 )
@@ -169,6 +180,8 @@ REQUESTS = _record(
     "truncation", "delivered",
     "admitted_ns", "first_token_ns", "last_token_ns", "preemptions", "recomputed_tokens", "next",
     "priority", "score", "turn", "ids_at", "num_keys", "hit_tokens", "lost_tokens",
+    # a swapped request: its chain of host blocks (0: none), the entries in them, whether they have all been copied
+    "host_first", "host_tokens", "host_ready",
     # a column that is an array of its own: the heap of waiting requests, where they are not in a list
     "heap",
 )
@@ -177,11 +190,14 @@ REQUESTS = _record(
 ROWS = _record(
     "request", "slot", "order", "previous", "next", "decoding", "origin", "computed", "planned", "staged",
     "blocks", "run_start", "runs", "copied_from", "begun", "dropped",
-    "waits", "was_staged", "ended", "release_at",
+    "waits", "was_staged", "ended", "release_at", "rewrites", "drafts",
+    # on the move: direction and times of the transfer, what it loads of a prompt
+    "direction", "done_ns", "sequence", "noticed", "ready_at", "loaded", "loaded_from",
     "grow_previous", "grow_next", "finish_previous", "finish_next", "finish_at",
     # columns that are arrays of their own, `slots` long: heaps, lists and the slot map
     "free_slot", "free_stage", "at_slot", "newcomer", "unstaged", "prefill", "growing", "finishing",
-    "stalled", "ended_row",
+    "stalled", "ended_row", "moving",
+    floats=("mark_ns",),
 )
 
 #: The free store, indexed by block id (0 is the null block; one sentinel after the last).
@@ -297,5 +313,11 @@ class Arrays(NamedTuple):
     classes: Ints  # [samples, RUN_CLASSES]
     tallies: Records  # TALLY [NUM_HISTOGRAMS]
     histograms: Ints  # [NUM_HISTOGRAMS, BUCKETS]
+    host_params: Records  # PARAMS [1], of the host's pool (offload.py)
+    host_scalars: Records  # SCALARS [1]
+    host_blocks: Records  # BLOCKS [host_blocks + 2]
+    host_tree: Ints
+    host_keys: Ints
+    scratch: Ints  # [pool_blocks + 2], ids of blocks in the hands of one kernel
     waiting_tenths: Ints  # float64 [10], waiting requests times ns, by tenth of the trace
     events: Records  # EVENTS

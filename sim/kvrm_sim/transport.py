@@ -8,7 +8,7 @@ compared at each step.
 
 from __future__ import annotations
 
-from kvrm_sim.compiled import kernel
+from kvrm_sim.compiled import kernel, outlined
 from kvrm_sim.cost import LAYER
 from kvrm_sim.decoding import FULL, READ_STAGED
 from kvrm_sim.pager import held_blocks, history_runs
@@ -16,6 +16,19 @@ from kvrm_sim.state import NONE, Arrays, Ints, Record, Records
 
 MERGE_NONE, MERGE_ADJACENT = range(2)
 LAYER_MAJOR, BLOCK_MAJOR = range(2)
+
+
+@outlined
+def _count_drafting(p: Record, s: Record, step: Record, a: Arrays) -> None:
+    """The whole history of every decoding row, which has blocks for its drafts besides."""
+    row = s.running_head
+    while row != NONE:
+        if a.rows[row].decoding:
+            computed = a.rows[row].origin + s.decode_counter
+            step.moved_blocks += held_blocks(p, a.rows, row, computed)
+            step.groups += history_runs(p, a.rows, a.table, row, computed)
+            step.needed_tokens += computed
+        row = a.rows[row].next
 
 
 @kernel
@@ -28,7 +41,9 @@ def count_transfers(p: Record, s: Record, step: Record, a: Arrays) -> None:
     step.rounds = 0
     if p.read != READ_STAGED or step.prefill_rows > 0:
         return
-    if p.staging == FULL:
+    if p.staging == FULL and p.draft_tokens > 0:
+        _count_drafting(p, s, step, a)
+    elif p.staging == FULL:
         step.moved_blocks = s.stage_blocks
         step.groups = s.stage_runs
         step.needed_tokens = s.sum_computed - p.block_size * s.sum_dropped_blocks

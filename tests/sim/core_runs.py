@@ -72,6 +72,7 @@ def parameters_for(config: ReferenceConfig, costs: dict[str, float], **values: A
         "aging_ns": config.aging_ns or 0,
         "victim": code(config.victim, words.Victim),
         "run_ahead": getattr(config, "run_ahead", 0),
+        **later_parts(config),
         "extent_blocks": config.extent_blocks,
         "release_order": code(config.release_order, words.ReleaseOrder),
         "tail_segments": config.layers if config.layout == "layer_major" else 1,
@@ -112,6 +113,32 @@ def parameters_for(config: ReferenceConfig, costs: dict[str, float], **values: A
         "capacities": config.group_capacities,
     }
     return core_parameters(decisions | costs | values, ladders)
+
+
+def later_parts(config: Any) -> dict[str, int | float]:
+    def get(name: str, default: Any) -> Any:
+        return getattr(config, name, default)
+
+    return {
+        "preempt": code(get("preempt", "recompute"), words.Preempt),
+        "host_blocks": get("host_blocks", 0),
+        "host_overlap": int(get("host_overlap", False)),
+        "host_merge": code(get("host_merge", "adjacent"), words.Merge),
+        "host_submission": code("kernel", words.Submission),
+        "offload": int(get("offload", False) and config.hash_block_tokens is not None),
+        "host_segment_ns": get("host_segment_ns", 0.0),
+        "host_out_block_ns": get("host_out_block_ns", 0.0),
+        "host_in_block_ns": get("host_in_block_ns", 0.0),
+        "out_slowdown": get("host_out_slowdown", 1.0),
+        "in_slowdown": get("host_in_slowdown", 1.0),
+        "compaction": code(get("compaction", "none"), words.Compaction),
+        "compaction_ratio": get("compaction_ratio", 0.0),
+        "compaction_max_moves": get("compaction_max_moves", 0),
+        "draft_tokens": get("draft_tokens", 0),
+        "acceptance": get("acceptance", 0.0),
+        "seed": get("seed", 0),
+        "max_padding": get("max_padding", None) or 0.0,
+    }
 
 
 def _widths(config: ReferenceConfig) -> dict[str, int]:
