@@ -115,6 +115,8 @@ def choose_launch(config: ReferenceConfig, planned: Planned, groups: list[Group]
         capacity = smallest_at_least(config.group_capacities, len(groups)) if at_layer_scope else 0
         if batch is None or context is None or capacity is None:
             return Launch(EAGER, off_ladder=True)
+        if config.max_padding is not None and batch > config.max_padding * len(planned):
+            return Launch(EAGER, off_ladder=True)
         return Launch(GRAPH, off_ladder=False, batch=batch, context=context, capacity=capacity)
     if config.mixed == "eager":
         return Launch(EAGER, off_ladder=False)

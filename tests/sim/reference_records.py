@@ -54,6 +54,7 @@ class ReferenceConfig:
     mixed: str = "eager"  # eager piecewise
     token_sizes: tuple[int, ...] = ()
     capture: str = "warm"  # warm first_use
+    max_padding: float | None = None  # a captured batch serves no fewer than batch / max_padding rows
     # read and transport
     read_what: str  # reserved live table staged
     read_extent: str  # live bucket
@@ -87,6 +88,7 @@ class ReferenceConfig:
             sizes = (self.hash_block_tokens, self.block_size_tokens)
             assert max(sizes) % min(sizes) == 0, f"hash blocks and pager blocks of {sizes} tokens do not line up"
         assert self.capture in ("warm", "first_use"), f"no capture is called {self.capture!r}"
+        assert self.max_padding is None or self.max_padding >= 1, f"a padding of {self.max_padding} serves nobody"
         assert self.batch_sizes == () or self.batch_sizes[-1] <= self.slots, "captured batches are cut at the slots"
         for ladder in (self.buckets_tokens, self.batch_sizes, self.context_buckets_tokens, self.token_sizes):
             assert list(ladder) == sorted(set(ladder)), f"ladder {ladder} does not ascend"
