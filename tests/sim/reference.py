@@ -3,8 +3,9 @@
 It is the oracle of the compiled decision core and shares nothing with it: plain objects and lists, loops that search,
 nothing incremental. What a step costs is a function that is passed in. Its parts follow the page: arrivals (section 1)
 in reference_arrivals.py, the decision (3) in reference_scheduler.py, blocks (5) in reference_pool.py and
-reference_runs.py, prefix sharing and far history (5) in reference_prefix.py and reference_far_history.py, the plan (6)
-in reference_plan.py; the clock and the end of a step (2, 4) are here. Every state is checked (reference_checks.py).
+reference_runs.py, prefix sharing, far history and compaction (5) in reference_prefix.py, reference_far_history.py and
+reference_compaction.py, the plan (6) in reference_plan.py; the clock and the end of a step (2, 4) are here. Every state
+is checked (reference_checks.py, reference_contents.py).
 Left out: what a step costs, windows and summaries.
 """
 
@@ -125,6 +126,7 @@ class Replica:
             taken=scheduler.blocks_taken,
             freed=scheduler.blocks_freed,
         )
+        plan |= scheduler.compaction.integers()
         scheduler.blocks_freed = 0
         if launch.shape is not None:
             self.captured.add(launch.shape)
@@ -174,6 +176,7 @@ class Replica:
         for r, _ in planned:
             if r.computed == r.known:
                 self._deliver(r)
+        self.scheduler.contents.look(self.scheduler.running)  # before anybody leaves what it has computed to others
         for r in sorted((r for r, _ in planned if r.delivered == r.output), key=slot_of):
             self._finish(r)
         check_state(self)

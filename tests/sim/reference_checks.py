@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 def check_state(replica: Replica) -> None:
     """Blocks, rows and requests are each in one place."""
     _check_blocks(replica)
+    replica.scheduler.contents.look(replica.scheduler.running)
     config, running, waiting = replica.config, replica.scheduler.running, replica.scheduler.waiting
     slots = [r.slot for r in running]
     stage_rows = [r.stage_row for r in running]

@@ -37,6 +37,9 @@ class ReferenceConfig:
     hash_block_tokens: int | None = None  # tokens of a hash block of the trace
     near_blocks: int = 0  # N, the near window; 0: far history is off
     summary_blocks: int = 0  # S
+    compaction: str = "none"  # none threshold demand
+    compaction_ratio: float = 0.5  # threshold: of the free blocks, how much may lie outside the longest run
+    compaction_max_moves: int = 1 << 30
     # schedule
     slots: int
     prefill: str  # none chunked separate
@@ -84,6 +87,11 @@ class ReferenceConfig:
             assert paged, "a reservation gives nothing back early"
             assert not self.prefix_sharing, "a summary would overwrite what others share"
             assert self.staging == "full", "the list shifts: nothing staged stays valid"
+        assert self.compaction in ("none", "threshold", "demand"), f"no compaction is called {self.compaction!r}"
+        assert self.compaction == "none" or self.placement != "buddy", "a buddy pool has no free run to keep together"
+        assert self.compaction != "demand" or not paged, "nothing paged demands a single run"
+        assert self.compaction_ratio >= 0, f"no share of the free blocks is {self.compaction_ratio}"
+        assert self.compaction_max_moves > 0, "a compaction moves something"
         if self.hash_block_tokens is not None:
             sizes = (self.hash_block_tokens, self.block_size_tokens)
             assert max(sizes) % min(sizes) == 0, f"hash blocks and pager blocks of {sizes} tokens do not line up"

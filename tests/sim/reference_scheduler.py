@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tests.sim.reference_compaction import Compaction
+from tests.sim.reference_contents import Contents
 from tests.sim.reference_far_history import entries, growth_blocks
 from tests.sim.reference_plan import Planned
 from tests.sim.reference_prefix import NO_HIT, Hit, Pager
@@ -20,6 +22,8 @@ class Scheduler:
         self.events = events
         self.pool = new_store(config.placement, config.pool_blocks, config.extent_blocks)
         self.pager = Pager(config, self.pool)
+        self.contents = Contents(config, self.pager)
+        self.compaction = Compaction(config, self.pager, self.contents)
         self.waiting: list[Request] = []
         self.running: list[Request] = []  # in order of admission
         self.now_ns = 0
@@ -34,6 +38,7 @@ class Scheduler:
         decide_once = self._decide_separate if self.config.prefill == "separate" else self._decide_chunked
         while True:
             self.blocks_taken = self.copied_blocks = 0
+            self.compaction.check(self.running)
             if not self.running:
                 self.batch_open = True
             planned, preempted = decide_once()
@@ -166,7 +171,9 @@ class Scheduler:
         margin = self.config.watermark_blocks if self.running else 0
         if want - len(hit.blocks) > self.pager.free() - hit.evictable - margin:
             return False
-        return r.reservation_tokens is None or self._has_run(want)
+        if r.reservation_tokens is None or self._has_run(want):
+            return True
+        return self.compaction.on_demand(self.running) and self._has_run(want)
 
     def _has_run(self, want: int) -> bool:
         """Whether one run of ``want`` blocks is free, found by looking at every free id.
