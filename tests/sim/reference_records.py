@@ -50,6 +50,9 @@ class ReferenceConfig:
     order: str = "fcfs"  # fcfs shortest_prompt shortest_total priority
     aging_ns: int | None = None
     victim: str = "last"  # last least_computed largest lowest_priority
+    draft_tokens: int = 0  # k; 0: speculation is off
+    acceptance: float = 0.0  # of a draft, if all before it are right
+    seed: int = 0
     # launch
     launch: str = "eager"  # eager graph
     batch_sizes: tuple[int, ...] = ()
@@ -92,6 +95,9 @@ class ReferenceConfig:
         assert self.compaction != "demand" or not paged, "nothing paged demands a single run"
         assert self.compaction_ratio >= 0, f"no share of the free blocks is {self.compaction_ratio}"
         assert self.compaction_max_moves > 0, "a compaction moves something"
+        assert self.draft_tokens >= 0, "drafts are counted from 0"
+        assert 0 <= self.acceptance <= 1, f"nothing is accepted with a chance of {self.acceptance}"
+        assert self.draft_tokens == 0 or not self.far_history, "a row with far history drafts nothing"
         if self.hash_block_tokens is not None:
             sizes = (self.hash_block_tokens, self.block_size_tokens)
             assert max(sizes) % min(sizes) == 0, f"hash blocks and pager blocks of {sizes} tokens do not line up"
@@ -160,6 +166,7 @@ class Request:
     computed: int = 0
     #: Its prompt (after a preemption: prompt and delivered tokens) is computed.
     decoding: bool = False
+    drafts: int = 0  # that it verifies in the step that is planned or in flight
     blocks: list[int] = field(default_factory=list)
     dropped: int = 0  # blocks that it has given back early
     slot: int | None = None
@@ -247,3 +254,4 @@ class ReferenceResult:
     events: list[Event]
     free_blocks: int  # at the end; store and evictable blocks
     cached_blocks: int  # at the end; evictable blocks
+    accepted_tokens: int  # delivered beyond one a row and step

@@ -9,6 +9,7 @@ from tests.sim.reference_plan import Planned
 from tests.sim.reference_prefix import NO_HIT, Hit, Pager
 from tests.sim.reference_records import Event, ReferenceConfig, Request
 from tests.sim.reference_runs import RunStore, new_store
+from tests.sim.reference_speculation import drafts_of, give_back
 
 #: The budget of `prefill = none`, and of the decode steps of `separate`.
 INFINITE_TOKENS = 1 << 60
@@ -100,8 +101,9 @@ class Scheduler:
             if r not in self.running:  # it was the victim of a row before it
                 continue
             n = min(r.known - r.computed, left)
+            r.drafts = drafts_of(self.config, r)
             self._drop_before_growth(r, n)
-            need = 0 if r.reservation_tokens is not None else growth_blocks(self.config, r, n)
+            need = 0 if r.reservation_tokens is not None else growth_blocks(self.config, r, n + r.drafts)
             while r in self.running and need > self.pager.free():
                 victim = self._victim()
                 self._preempt(victim)
@@ -127,6 +129,13 @@ class Scheduler:
         config = self.config
         while config.far_history and config.blocks(r.computed) - r.dropped > config.kept_blocks:
             self._drop(r)
+
+    def give_back_drafts(self) -> None:
+        """Speculation: at the end of a step, once its tokens are delivered, nobody holds blocks for what is not."""
+        for r in self.running:
+            if r.drafts > 0:
+                self.blocks_freed += give_back(self.config, self.pager, r)
+            r.drafts = 0
 
     def _drop(self, r: Request) -> None:
         self.pager.drop(r)
@@ -243,7 +252,7 @@ class Scheduler:
         else:
             self._runs().release_reservation(r.blocks)
             r.blocks = []
-        r.computed = r.dropped = 0
+        r.computed = r.dropped = r.drafts = 0
         r.decoding = False
         r.slot = r.stage_row = r.staged_blocks = None
 
