@@ -164,8 +164,8 @@ def step_cost(parameters: CoreParameters) -> Any:
     step = np.zeros(1, st.STEP)
 
     def step_ns(plan: dict[str, int]) -> int:
-        for name, value in plan.items():
-            step[0][name] = value
+        for name in PLAN:
+            step[0][name] = plan[name]
         step[0].launch_kept_ns = 0  # the plan may be of any kind: nothing is kept from the step before
         time_step(parameters.record[0], step[0])
         return int(step[0].duration_ns)

@@ -2,9 +2,10 @@
 
 It is the oracle of the compiled decision core and shares nothing with it: plain objects and lists, loops that search,
 nothing incremental. What a step costs is a function that is passed in. Its parts follow the page: arrivals (section 1)
-in reference_arrivals.py, the decision (3) in reference_scheduler.py, blocks (5) in reference_pool.py and
-reference_runs.py, prefix sharing and far history (5) in reference_prefix.py and reference_far_history.py, the plan (6)
-in reference_plan.py; the clock and the end of a step (2, 4) are here. Every state is checked (reference_checks.py).
+in reference_arrivals.py, the decision (3) in reference_scheduler.py and speculation in reference_speculation.py, blocks
+(5) in reference_pool.py and reference_runs.py, prefix sharing, far history and compaction (5) in reference_prefix.py,
+reference_far_history.py and reference_compaction.py, the plan (6) in reference_plan.py; the clock and the end of a step
+(2, 4) are here. Every state is checked (reference_checks.py, reference_contents.py).
 Left out: what a step costs, windows and summaries.
 """
 
@@ -18,6 +19,7 @@ from tests.sim.reference_checks import (
     check_decision,
     check_drained,
     check_finish,
+    check_given_back,
     check_progress,
     check_staging,
     check_state,
@@ -36,6 +38,7 @@ from tests.sim.reference_records import (
     Table,
 )
 from tests.sim.reference_scheduler import Scheduler, slot_of
+from tests.sim.reference_speculation import accepted_tokens
 
 __all__ = ["Arrival", "ReferenceConfig", "ReferenceInputError", "ReferenceResult", "Step", "StepNs", "simulate"]
 
@@ -76,6 +79,7 @@ class Replica:
         self.in_flight: Planned = []
         self.steps: list[Step] = []
         self.itl_ns: list[int] = []
+        self.accepted_tokens = 0
         self.captured: set[Shape] = set()  # shapes that have served a step
 
     def run(self, until_ns: int | None) -> None:
@@ -125,6 +129,7 @@ class Replica:
             taken=scheduler.blocks_taken,
             freed=scheduler.blocks_freed,
         )
+        plan |= scheduler.compaction.integers()
         scheduler.blocks_freed = 0
         if launch.shape is not None:
             self.captured.add(launch.shape)
@@ -160,7 +165,8 @@ class Replica:
             if is_decode and r.staged_blocks is None:
                 r.staged_blocks = set(range(self.config.blocks(r.computed)))
             if r.staged_blocks is not None:
-                r.staged_blocks.add(r.computed // self.config.block_size_tokens)  # the new token goes to both
+                size = self.config.block_size_tokens  # new tokens go to both
+                r.staged_blocks |= {entry // size for entry in range(r.computed, r.computed + 1 + r.drafts)}
 
     def _end_step(self) -> None:
         planned, self.in_flight = self.in_flight, []
@@ -173,20 +179,28 @@ class Replica:
                 self.scheduler.drop_after_prefill(r)
         for r, _ in planned:
             if r.computed == r.known:
-                self._deliver(r)
+                accepted = accepted_tokens(self.config, r)
+                r.computed += accepted
+                self.accepted_tokens += accepted
+                self._deliver(r, 1 + accepted)
+        self.scheduler.give_back_drafts()
+        self.scheduler.contents.look(self.scheduler.running)  # before anybody leaves what it has computed to others
         for r in sorted((r for r, _ in planned if r.delivered == r.output), key=slot_of):
             self._finish(r)
         check_state(self)
+        check_given_back(self)
         check_progress(self)
 
-    def _deliver(self, r: Request) -> None:
-        r.delivered += 1
+    def _deliver(self, r: Request, tokens: int) -> None:
+        """So many tokens at once: one gap, then gaps of 0."""
+        r.delivered += tokens
         r.decoding = True
         if r.last_token_ns is None:
+            assert tokens == 1, f"row {r.row}: {tokens} tokens are the first"
             r.first_token_ns = self.now_ns
             self.events.append(Event(self.now_ns, "first_token", r.row))
         else:
-            self.itl_ns.append(self.now_ns - r.last_token_ns)
+            self.itl_ns += [self.now_ns - r.last_token_ns] + [0] * (tokens - 1)
         r.last_token_ns = self.now_ns
 
     def _finish(self, r: Request) -> None:
@@ -229,4 +243,5 @@ class Replica:
             events=self.events,
             free_blocks=self.scheduler.pager.free(),
             cached_blocks=len(self.scheduler.pager.evictable),
+            accepted_tokens=self.accepted_tokens,
         )

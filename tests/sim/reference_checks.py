@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 def check_state(replica: Replica) -> None:
     """Blocks, rows and requests are each in one place."""
     _check_blocks(replica)
+    replica.scheduler.contents.look(replica.scheduler.running)
     config, running, waiting = replica.config, replica.scheduler.running, replica.scheduler.waiting
     slots = [r.slot for r in running]
     stage_rows = [r.stage_row for r in running]
@@ -33,6 +34,7 @@ def check_state(replica: Replica) -> None:
         assert (r.slot, r.stage_row) == (None, None), f"row {r.row} waits and holds something"
     for r in running:
         assert r.computed < r.known <= r.prompt + r.output, f"row {r.row}: {r.computed} of {r.known} computed"
+        assert 0 <= r.drafts <= (config.draft_tokens if r.decoding else 0), f"row {r.row} drafts {r.drafts} tokens"
         assert not r.decoding or r.known - r.computed == 1, f"row {r.row} decodes, {r.known - r.computed} to compute"
 
 
@@ -101,7 +103,10 @@ def check_decision(replica: Replica, planned: Planned) -> None:
     assert all(r in running for r in rows), "a row is planned that does not run"
     for r, n in planned:
         assert 1 <= n <= r.known - r.computed, f"row {r.row}: {n} tokens planned"
-        assert config.blocks(r.computed + n) - r.dropped <= len(r.blocks), f"row {r.row} has no block for its entries"
+        end = r.computed + n + r.drafts
+        assert config.blocks(end) - r.dropped <= len(r.blocks), f"row {r.row} has no block for its entries"
+        assert end <= config.limit_tokens, f"row {r.row} drafts beyond the limit"
+        assert r.reservation_tokens is None or end <= r.reservation_tokens, f"row {r.row} drafts beyond its reservation"
         if config.paged:
             check_planned(config, r, n)
             _check_written(replica, r, n)
@@ -116,7 +121,8 @@ def check_decision(replica: Replica, planned: Planned) -> None:
 def _check_written(replica: Replica, r: Request, n: int) -> None:
     """A row writes only to blocks that it alone holds and that nobody finds by a key."""
     pager, size = replica.scheduler.pager, replica.config.block_size_tokens
-    for block in r.blocks[r.computed // size - r.dropped : replica.config.blocks(r.computed + n) - r.dropped]:
+    end = r.computed + n + r.drafts
+    for block in r.blocks[r.computed // size - r.dropped : replica.config.blocks(end) - r.dropped]:
         assert pager.holders[block] == {r}, f"row {r.row} writes to block {block}, which it shares"
         assert pager.key_of(block) is None, f"row {r.row} writes to block {block}, which has a key"
 
@@ -136,6 +142,17 @@ def check_staging(config: ReferenceConfig, planned: Planned, groups: list[Group]
         history = left_blocks(config, r)
         wanted += [(r.row, logical, r.blocks[logical]) for logical in range(history) if logical not in valid]
     assert moved == wanted, f"moved {moved}, not valid were {wanted}"
+
+
+def check_given_back(replica: Replica) -> None:
+    """After a step a decoding row holds what its entries need and no more, whatever it had taken for drafts."""
+    for r in replica.requests:
+        assert r.delivered <= max(0, r.output), f"row {r.row} delivered {r.delivered} of {r.output} tokens"
+    for r in replica.scheduler.running:
+        assert r.drafts == 0, f"row {r.row} drafts between steps"
+        if r.decoding and r.reservation_tokens is None:
+            due = left_blocks(replica.config, r)
+            assert len(r.blocks) == due, f"row {r.row} has {r.computed} entries in {r.blocks}, {due} blocks are due"
 
 
 def check_finish(r: Request) -> None:
@@ -175,7 +192,10 @@ def check_drained(replica: Replica) -> None:
         assert (r.hit_tokens or 0) < r.prompt, f"row {r.row} hit {r.hit_tokens} tokens of {r.prompt}"
         assert r.recomputed_tokens >= 0, f"row {r.row} recomputed {r.recomputed_tokens} tokens"
     tokens = sum(r.delivered for r in replica.requests)
-    assert tokens == sum(step.plan["sampled_rows"] for step in replica.steps), "tokens delivered that nobody sampled"
+    sampled = sum(step.plan["sampled_rows"] for step in replica.steps)
+    drafted = sum(step.plan["drafted_tokens"] for step in replica.steps)
+    assert 0 <= replica.accepted_tokens <= drafted, f"{replica.accepted_tokens} of {drafted} drafts are accepted"
+    assert tokens == sampled - drafted + replica.accepted_tokens, "tokens delivered that nobody sampled"
     assert len(replica.itl_ns) == sum(max(0, r.delivered - 1) for r in replica.requests), "a gap is missing"
     taken = sum(step.plan["blocks_taken"] for step in replica.steps)
     freed = sum(step.plan["blocks_freed"] for step in replica.steps) + scheduler.blocks_freed

@@ -43,7 +43,7 @@ def check_kept(config: ReferenceConfig, r: Request) -> None:
     """A running paged row has dropped what the page says and no more, and what is left adds up block by block."""
     ever = len(r.blocks) + r.dropped
     where = f"row {r.row}, {r.computed} of {r.known} computed, holds {r.blocks} and dropped {r.dropped}"
-    assert config.blocks(r.computed) <= ever <= config.blocks(r.known), where
+    assert config.blocks(r.computed) <= ever <= config.blocks(r.known + r.drafts), where
     assert sum(entries(config, r).values()) == left_tokens(config, r), where
     if not config.far_history:
         assert r.dropped == 0, where
@@ -62,7 +62,7 @@ def check_planned(config: ReferenceConfig, r: Request, n: int) -> None:
     It writes to the logical blocks of its new entries, so never to a summary.
     """
     size = config.block_size_tokens
-    ever = config.blocks(r.computed + n)
+    ever = config.blocks(r.computed + n + r.drafts)
     if not r.decoding and config.admission == "full_prompt":
         ever = max(ever, config.most(r.known))
     assert len(r.blocks) == ever - r.dropped, f"row {r.row} holds {r.blocks}, {ever} - {r.dropped} blocks are due"

@@ -107,7 +107,7 @@ def choose_launch(config: ReferenceConfig, planned: Planned, groups: list[Group]
         return Launch(EAGER, off_ladder=False)
     if is_decode:
         batch = smallest_at_least(config.batch_sizes, len(planned))
-        longest = max(request.computed + 1 for request, _ in planned)
+        longest = max(request.computed + 1 + request.drafts for request, _ in planned)
         if config.far_history:
             longest = min(longest, config.kept_blocks * config.block_size_tokens)
         context = smallest_at_least(config.context_buckets_tokens, longest)
@@ -115,10 +115,12 @@ def choose_launch(config: ReferenceConfig, planned: Planned, groups: list[Group]
         capacity = smallest_at_least(config.group_capacities, len(groups)) if at_layer_scope else 0
         if batch is None or context is None or capacity is None:
             return Launch(EAGER, off_ladder=True)
+        if config.max_padding is not None and batch > config.max_padding * len(planned):
+            return Launch(EAGER, off_ladder=True)
         return Launch(GRAPH, off_ladder=False, batch=batch, context=context, capacity=capacity)
     if config.mixed == "eager":
         return Launch(EAGER, off_ladder=False)
-    tokens = smallest_at_least(config.token_sizes, sum(n for _, n in planned))
+    tokens = smallest_at_least(config.token_sizes, sum(n + request.drafts for request, n in planned))
     if tokens is None:
         return Launch(EAGER, off_ladder=True)
     return Launch(PIECEWISE, off_ladder=False, tokens=tokens)
@@ -131,7 +133,7 @@ def read_tokens(config: ReferenceConfig, decoding: list[Request], launch: Launch
             return launch.batch * launch.context
         if config.read_what == "reserved":
             return sum(request.reservation_tokens or 0 for request in decoding)
-    return sum(left_tokens(config, request) + 1 for request in decoding)
+    return sum(left_tokens(config, request) + 1 + request.drafts for request in decoding)
 
 
 def captures(config: ReferenceConfig, launch: Launch, captured: Set[Shape]) -> bool:
@@ -151,22 +153,28 @@ def plan_integers(
     is_decode = not prefilling
     groups = transfer_groups(config, planned, is_decode=is_decode)
     launch = choose_launch(config, planned, groups, is_decode=is_decode)
-    rows, tokens = len(planned), sum(n for _, n in planned)
+    rows, drafted = len(planned), sum(request.drafts for request, _ in planned)
+    tokens = {
+        EAGER: sum(n for _, n in planned) + drafted,
+        GRAPH: launch.batch * (1 + config.draft_tokens),
+        PIECEWISE: launch.tokens,
+    }[launch.kind]
     plan = {
         "decode_rows": len(decoding),
         "prefill_rows": len(prefilling),
         "prefill_tokens": sum(n for _, n in prefilling),
         "prefill_read_tokens": sum(left_tokens(config, request) + n for request, n in prefilling),
         "prefill_pairs": sum(n * left_tokens(config, request) + n * (n + 1) // 2 for request, n in prefilling),
-        "sampled_rows": sum(1 for request, n in planned if request.computed + n == request.known),
+        "sampled_rows": sum(1 for request, n in planned if request.computed + n == request.known) + drafted,
         "launch_kind": launch.kind,
         "padded_rows": launch.batch if launch.kind == GRAPH else rows,
-        "dense_tokens": {EAGER: tokens, GRAPH: launch.batch, PIECEWISE: launch.tokens}[launch.kind],
+        "dense_tokens": tokens,
         "context_bucket": launch.context,
         "read_tokens": read_tokens(config, decoding, launch),
         **transport_integers(config, groups),
         "copied_blocks": copied,
         "captured": int(captures(config, launch, captured)),
+        "drafted_tokens": drafted,
         "blocks_taken": taken,
         "blocks_freed": freed,
     }

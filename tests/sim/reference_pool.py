@@ -20,6 +20,11 @@ class Store(ABC):
 
     def __init__(self, pool_blocks: int) -> None:
         self.pool_blocks = pool_blocks
+        self.came = 0  # blocks that have come to the store so far
+
+    @abstractmethod
+    def open_with(self, ids: list[int]) -> None:
+        """Be as at the start, with these ascending ids free and no others."""
 
     @abstractmethod
     def free_ids(self) -> list[int]:
@@ -30,8 +35,13 @@ class Store(ABC):
         """One block, by the placement; at least one must be free."""
 
     @abstractmethod
+    def _put_back(self, block: int) -> None:
+        """One block is free again."""
+
     def release_one(self, block: int) -> None:
         """Give one block back."""
+        self.came += 1
+        self._put_back(block)
 
     def free(self) -> int:
         """Number of free blocks."""
@@ -69,7 +79,10 @@ class LifoStore(Store):
 
     def __init__(self, pool_blocks: int) -> None:
         super().__init__(pool_blocks)
-        self.stack = list(range(pool_blocks, 0, -1))
+        self.open_with(list(range(1, pool_blocks + 1)))
+
+    def open_with(self, ids: list[int]) -> None:
+        self.stack = ids[::-1]
 
     def free_ids(self) -> list[int]:
         return list(self.stack)
@@ -77,7 +90,7 @@ class LifoStore(Store):
     def take_one(self) -> int:
         return self.stack.pop()
 
-    def release_one(self, block: int) -> None:
+    def _put_back(self, block: int) -> None:
         self.stack.append(block)
 
     def sorted_for_release(self, blocks: list[int]) -> list[int]:
@@ -89,7 +102,10 @@ class FifoStore(Store):
 
     def __init__(self, pool_blocks: int) -> None:
         super().__init__(pool_blocks)
-        self.queue = list(range(1, pool_blocks + 1))
+        self.open_with(list(range(1, pool_blocks + 1)))
+
+    def open_with(self, ids: list[int]) -> None:
+        self.queue = list(ids)
 
     def free_ids(self) -> list[int]:
         return list(self.queue)
@@ -97,7 +113,7 @@ class FifoStore(Store):
     def take_one(self) -> int:
         return self.queue.pop(0)
 
-    def release_one(self, block: int) -> None:
+    def _put_back(self, block: int) -> None:
         self.queue.append(block)
 
     def sorted_for_release(self, blocks: list[int]) -> list[int]:
@@ -109,7 +125,10 @@ class LowestStore(Store):
 
     def __init__(self, pool_blocks: int) -> None:
         super().__init__(pool_blocks)
-        self.ids = list(range(1, pool_blocks + 1))
+        self.open_with(list(range(1, pool_blocks + 1)))
+
+    def open_with(self, ids: list[int]) -> None:
+        self.ids = list(ids)
 
     def free_ids(self) -> list[int]:
         return list(self.ids)
@@ -119,7 +138,7 @@ class LowestStore(Store):
         self.ids.remove(lowest)
         return lowest
 
-    def release_one(self, block: int) -> None:
+    def _put_back(self, block: int) -> None:
         self.ids.append(block)
 
 
@@ -132,8 +151,11 @@ class ExtentStore(Store):
     def __init__(self, pool_blocks: int, extent_blocks: int) -> None:
         super().__init__(pool_blocks)
         self.extent_blocks = extent_blocks
-        self.ids = list(range(1, pool_blocks + 1))
-        self.whole = list(range(-(-pool_blocks // extent_blocks)))
+        self.open_with(list(range(1, pool_blocks + 1)))
+
+    def open_with(self, ids: list[int]) -> None:
+        self.ids = list(ids)
+        self.whole = [extent for extent in range(-(-self.pool_blocks // self.extent_blocks)) if self._is_whole(extent)]
 
     def free_ids(self) -> list[int]:
         return list(self.ids)
@@ -149,7 +171,7 @@ class ExtentStore(Store):
     def take_one(self) -> int:
         return self._take_after(None)
 
-    def release_one(self, block: int) -> None:
+    def _put_back(self, block: int) -> None:
         self.ids.append(block)
         extent = self._extent(block)
         if self._is_whole(extent):

@@ -37,6 +37,9 @@ class ReferenceConfig:
     hash_block_tokens: int | None = None  # tokens of a hash block of the trace
     near_blocks: int = 0  # N, the near window; 0: far history is off
     summary_blocks: int = 0  # S
+    compaction: str = "none"  # none threshold demand
+    compaction_ratio: float = 0.5  # threshold: of the free blocks, how much may lie outside the longest run
+    compaction_max_moves: int = 1 << 30
     # schedule
     slots: int
     prefill: str  # none chunked separate
@@ -47,6 +50,9 @@ class ReferenceConfig:
     order: str = "fcfs"  # fcfs shortest_prompt shortest_total priority
     aging_ns: int | None = None
     victim: str = "last"  # last least_computed largest lowest_priority
+    draft_tokens: int = 0  # k; 0: speculation is off
+    acceptance: float = 0.0  # of a draft, if all before it are right
+    seed: int = 0
     # launch
     launch: str = "eager"  # eager graph
     batch_sizes: tuple[int, ...] = ()
@@ -54,6 +60,7 @@ class ReferenceConfig:
     mixed: str = "eager"  # eager piecewise
     token_sizes: tuple[int, ...] = ()
     capture: str = "warm"  # warm first_use
+    max_padding: float | None = None  # a captured batch serves no fewer than batch / max_padding rows
     # read and transport
     read_what: str  # reserved live table staged
     read_extent: str  # live bucket
@@ -83,10 +90,19 @@ class ReferenceConfig:
             assert paged, "a reservation gives nothing back early"
             assert not self.prefix_sharing, "a summary would overwrite what others share"
             assert self.staging == "full", "the list shifts: nothing staged stays valid"
+        assert self.compaction in ("none", "threshold", "demand"), f"no compaction is called {self.compaction!r}"
+        assert self.compaction == "none" or self.placement != "buddy", "a buddy pool has no free run to keep together"
+        assert self.compaction != "demand" or not paged, "nothing paged demands a single run"
+        assert self.compaction_ratio >= 0, f"no share of the free blocks is {self.compaction_ratio}"
+        assert self.compaction_max_moves > 0, "a compaction moves something"
+        assert self.draft_tokens >= 0, "drafts are counted from 0"
+        assert 0 <= self.acceptance <= 1, f"nothing is accepted with a chance of {self.acceptance}"
+        assert self.draft_tokens == 0 or not self.far_history, "a row with far history drafts nothing"
         if self.hash_block_tokens is not None:
             sizes = (self.hash_block_tokens, self.block_size_tokens)
             assert max(sizes) % min(sizes) == 0, f"hash blocks and pager blocks of {sizes} tokens do not line up"
         assert self.capture in ("warm", "first_use"), f"no capture is called {self.capture!r}"
+        assert self.max_padding is None or self.max_padding >= 1, f"a padding of {self.max_padding} serves nobody"
         assert self.batch_sizes == () or self.batch_sizes[-1] <= self.slots, "captured batches are cut at the slots"
         for ladder in (self.buckets_tokens, self.batch_sizes, self.context_buckets_tokens, self.token_sizes):
             assert list(ladder) == sorted(set(ladder)), f"ladder {ladder} does not ascend"
@@ -150,6 +166,7 @@ class Request:
     computed: int = 0
     #: Its prompt (after a preemption: prompt and delivered tokens) is computed.
     decoding: bool = False
+    drafts: int = 0  # that it verifies in the step that is planned or in flight
     blocks: list[int] = field(default_factory=list)
     dropped: int = 0  # blocks that it has given back early
     slot: int | None = None
@@ -237,3 +254,4 @@ class ReferenceResult:
     events: list[Event]
     free_blocks: int  # at the end; store and evictable blocks
     cached_blocks: int  # at the end; evictable blocks
+    accepted_tokens: int  # delivered beyond one a row and step

@@ -26,8 +26,13 @@ class RunStore(Store):
         """A run of ``run_blocks(count)`` blocks, or None when no single run is found."""
 
     @abstractmethod
+    def _put_run_back(self, blocks: list[int]) -> None:
+        """A run that was reserved is free again."""
+
     def release_reservation(self, blocks: list[int]) -> None:
         """Give a reservation back, as one run."""
+        self.came += len(blocks)
+        self._put_run_back(blocks)
 
 
 class ContiguousStore(RunStore):
@@ -39,7 +44,12 @@ class ContiguousStore(RunStore):
 
     def __init__(self, pool_blocks: int) -> None:
         super().__init__(pool_blocks)
-        self.extents = [(1, pool_blocks)]
+        self.open_with(list(range(1, pool_blocks + 1)))
+
+    def open_with(self, ids: list[int]) -> None:
+        starts = [block for block in ids if block - 1 not in ids]
+        ends = [block for block in ids if block + 1 not in ids]
+        self.extents = [(start, end - start + 1) for start, end in zip(starts, ends, strict=True)]
 
     def free_ids(self) -> list[int]:
         return [block for start, size in self.extents for block in range(start, start + size)]
@@ -64,7 +74,7 @@ class ContiguousStore(RunStore):
     def take_one(self) -> int:
         return self.grow(None, 1)[0]
 
-    def release_one(self, block: int) -> None:
+    def _put_back(self, block: int) -> None:
         self._give(block, 1)
 
     def run_blocks(self, count: int) -> int:
@@ -77,7 +87,7 @@ class ContiguousStore(RunStore):
         extent = self._best_fit(count)
         return None if extent is None else self._take(extent, count)
 
-    def release_reservation(self, blocks: list[int]) -> None:
+    def _put_run_back(self, blocks: list[int]) -> None:
         self._give(blocks[0], len(blocks))
 
     def check(self) -> None:
@@ -128,6 +138,9 @@ class BuddyStore(RunStore):
             self.lists[order].insert(0, index)
             index += 1 << order
 
+    def open_with(self, ids: list[int]) -> None:
+        raise AssertionError(f"a buddy pool is never compacted, and opens with all of it free, not with {ids}")
+
     def free_ids(self) -> list[int]:
         return [
             index + offset + 1
@@ -144,7 +157,7 @@ class BuddyStore(RunStore):
         assert index is not None
         return index + 1
 
-    def release_one(self, block: int) -> None:
+    def _put_back(self, block: int) -> None:
         self._give(block - 1, 0)
 
     def run_blocks(self, count: int) -> int:
@@ -158,7 +171,7 @@ class BuddyStore(RunStore):
         index = self._take(order)
         return None if index is None else list(range(index + 1, index + 1 + (1 << order)))
 
-    def release_reservation(self, blocks: list[int]) -> None:
+    def _put_run_back(self, blocks: list[int]) -> None:
         self._give(blocks[0] - 1, self._order(len(blocks)))
 
     def check(self) -> None:

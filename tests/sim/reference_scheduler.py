@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from tests.sim.reference_compaction import Compaction
+from tests.sim.reference_contents import Contents
 from tests.sim.reference_far_history import entries, growth_blocks
 from tests.sim.reference_plan import Planned
 from tests.sim.reference_prefix import NO_HIT, Hit, Pager
 from tests.sim.reference_records import Event, ReferenceConfig, Request
 from tests.sim.reference_runs import RunStore, new_store
+from tests.sim.reference_speculation import drafts_of, give_back
 
 #: The budget of `prefill = none`, and of the decode steps of `separate`.
 INFINITE_TOKENS = 1 << 60
@@ -20,6 +23,8 @@ class Scheduler:
         self.events = events
         self.pool = new_store(config.placement, config.pool_blocks, config.extent_blocks)
         self.pager = Pager(config, self.pool)
+        self.contents = Contents(config, self.pager)
+        self.compaction = Compaction(config, self.pager, self.contents)
         self.waiting: list[Request] = []
         self.running: list[Request] = []  # in order of admission
         self.now_ns = 0
@@ -34,6 +39,7 @@ class Scheduler:
         decide_once = self._decide_separate if self.config.prefill == "separate" else self._decide_chunked
         while True:
             self.blocks_taken = self.copied_blocks = 0
+            self.compaction.check(self.running)
             if not self.running:
                 self.batch_open = True
             planned, preempted = decide_once()
@@ -95,8 +101,9 @@ class Scheduler:
             if r not in self.running:  # it was the victim of a row before it
                 continue
             n = min(r.known - r.computed, left)
+            r.drafts = drafts_of(self.config, r)
             self._drop_before_growth(r, n)
-            need = 0 if r.reservation_tokens is not None else growth_blocks(self.config, r, n)
+            need = 0 if r.reservation_tokens is not None else growth_blocks(self.config, r, n + r.drafts)
             while r in self.running and need > self.pager.free():
                 victim = self._victim()
                 self._preempt(victim)
@@ -122,6 +129,13 @@ class Scheduler:
         config = self.config
         while config.far_history and config.blocks(r.computed) - r.dropped > config.kept_blocks:
             self._drop(r)
+
+    def give_back_drafts(self) -> None:
+        """Speculation: at the end of a step, once its tokens are delivered, nobody holds blocks for what is not."""
+        for r in self.running:
+            if r.drafts > 0:
+                self.blocks_freed += give_back(self.config, self.pager, r)
+            r.drafts = 0
 
     def _drop(self, r: Request) -> None:
         self.pager.drop(r)
@@ -166,7 +180,9 @@ class Scheduler:
         margin = self.config.watermark_blocks if self.running else 0
         if want - len(hit.blocks) > self.pager.free() - hit.evictable - margin:
             return False
-        return r.reservation_tokens is None or self._has_run(want)
+        if r.reservation_tokens is None or self._has_run(want):
+            return True
+        return self.compaction.on_demand(self.running) and self._has_run(want)
 
     def _has_run(self, want: int) -> bool:
         """Whether one run of ``want`` blocks is free, found by looking at every free id.
@@ -236,7 +252,7 @@ class Scheduler:
         else:
             self._runs().release_reservation(r.blocks)
             r.blocks = []
-        r.computed = r.dropped = 0
+        r.computed = r.dropped = r.drafts = 0
         r.decoding = False
         r.slot = r.stage_row = r.staged_blocks = None
 

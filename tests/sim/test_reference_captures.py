@@ -100,6 +100,45 @@ def test_an_unknown_capture_is_refused() -> None:
         first_use(capture="cold")
 
 
+def test_a_batch_that_is_mostly_padding_runs_eagerly() -> None:
+    """C05: three rows, batches 1, 2, 4 and 8: 4/3 is more than 9/8, so eager and off the ladder; two rows fit."""
+    config = first_use(slots=8, batch_sizes=(1, 2, 4, 8), max_padding=9 / 8)
+    result = run(config, (5, 2), (5, 3), (5, 3))
+    assert planned(result, "decode_rows") == [0, 3, 2]
+    assert planned(result, "launch_kind") == [0, 0, 1]
+    assert [step.off_ladder for step in result.steps] == [False, True, False]
+    assert planned(result, "padded_rows") == [3, 3, 2]
+    assert planned(result, "captured") == [0, 0, 1]
+    assert planned(run(replace(config, max_padding=None), (5, 2), (5, 3), (5, 3)), "padded_rows") == [3, 4, 2]
+
+
+@pytest.mark.parametrize(("max_padding", "batch"), [(1.0, 3), (1.33, 3), (4 / 3, 4), (2.0, 4), (None, 4)])
+def test_padding_up_to_the_bound_is_served(max_padding: float | None, batch: int) -> None:
+    """Three rows in a batch of four: 1.33 times three is less than four, 4/3 times three is not."""
+    result = run(first_use(max_padding=max_padding), (5, 2), (5, 2), (5, 2))
+    assert planned(result, "padded_rows") == [3, batch]
+    assert planned(result, "context_bucket") == [0, 8 if batch == 4 else 0]
+
+
+def test_rows_stay_where_they_are_when_padding_keeps_them_off_the_ladder() -> None:
+    """Rows 0 and 1 end: row 2 is in slot 2. One row in a batch of two is within 2; with 1.5 it is not, nor moved."""
+    config = first_use(slots=3, batch_sizes=(2, 3), max_padding=2.0)
+    requests = ((5, 1), (5, 1), (5, 3))
+    assert [step.row_moves for step in run(config, *requests).steps] == [0, 1, 0]
+    assert [step.row_moves for step in run(replace(config, max_padding=1.5), *requests).steps] == [0, 0, 0]
+
+
+def test_padding_bounds_decode_steps_only() -> None:
+    """A prompt of three tokens is padded to 16 in a piecewise step."""
+    config = first_use(mixed="piecewise", token_sizes=(16,), max_padding=1.0)
+    assert planned(run(config, (3, 1)), "dense_tokens") == [16]
+
+
+def test_a_padding_that_no_batch_has_is_refused() -> None:
+    with pytest.raises(AssertionError, match=r"a padding of 0\.9 serves nobody"):
+        first_use(max_padding=0.9)
+
+
 def test_captures_of_random_cases() -> None:
     """The first step of a kind and size captures; nothing else in a replay depends on captures.
 

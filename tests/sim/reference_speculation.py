@@ -1,0 +1,53 @@
+"""The reference's speculation: drafts of a row, which are accepted, and what is given back afterwards.
+
+Literal from docs/semantics.md section 3, "Speculation". How long drafting takes, and what is drafted, are left out.
+"""
+
+from __future__ import annotations
+
+from tests.sim.reference_prefix import Pager
+from tests.sim.reference_records import ReferenceConfig, Request
+
+#: Arithmetic is modulo 2^64.
+MASK = (1 << 64) - 1
+STEP = 0x9E3779B97F4A7C15
+
+
+def drafts_of(config: ReferenceConfig, r: Request) -> int:
+    """k_r of a running row: as many as asked for, within its limit or its reservation; 0 for a row that prefills."""
+    if not r.decoding:
+        return 0
+    end = config.limit_tokens if r.reservation_tokens is None else r.reservation_tokens
+    return max(0, min(config.draft_tokens, end - r.known))
+
+
+def is_accepted(config: ReferenceConfig, row: int, delivered: int, draft: int) -> bool:
+    """Whether a draft (from 1) of a step before which so many tokens were delivered is right, the others apart."""
+    z = config.seed * STEP + row * 0xBF58476D1CE4E5B9 + delivered * 0x94D049BB133111EB + draft * STEP
+    x = z & MASK
+    x ^= x >> 30
+    x = x * 0xBF58476D1CE4E5B9 & MASK
+    x ^= x >> 27
+    x = x * 0x94D049BB133111EB & MASK
+    x ^= x >> 31
+    return (x >> 11) * 2.0**-53 < config.acceptance
+
+
+def accepted_tokens(config: ReferenceConfig, r: Request) -> int:
+    """Tokens that a row delivers beyond its one: drafts before the first wrong one, within what it is to deliver."""
+    j = 0
+    while j < r.drafts and is_accepted(config, r.row, r.delivered, j + 1):
+        j += 1
+    return min(j, r.output - r.delivered - 1)
+
+
+def give_back(config: ReferenceConfig, pager: Pager, r: Request) -> int:
+    """A decoding row keeps what its entries need; the rest goes one by one, last first. Returns the blocks."""
+    count = 0
+    while r.reservation_tokens is None and len(r.blocks) > config.blocks(r.computed):
+        block = r.blocks.pop()
+        assert pager.holders.pop(block) == {r}, f"row {r.row} gives back block {block}, which it shares"
+        assert pager.key_of(block) is None, f"row {r.row} gives back block {block}, which has a key"
+        pager.store.release_one(block)
+        count += 1
+    return count
