@@ -33,12 +33,14 @@ class Times:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Accuracy:
-    """One bar: a median absolute error, and how far single repeats are from their own median; both are shares."""
+    """One bar: a median absolute error, and how far single repeats are from their own median (None: there was one);
+    both are shares.
+    """
 
     name: str
     colour: str
     error: float
-    spread: float
+    spread: float | None
     note: str = ""
 
 
@@ -84,18 +86,19 @@ def draw_accuracy(axes: Axes, title: str, bars: Sequence[Accuracy], room: float)
     """
     at = np.arange(len(bars), dtype=np.float64)
     errors = [100 * bar.error for bar in bars]
-    spreads = [100 * bar.spread for bar in bars]
+    known = [(y, 100 * bar.spread) for y, bar in zip(at, bars, strict=True) if bar.spread is not None]
     axes.barh(at, errors, 0.6, color=[bar.colour for bar in bars])
-    axes.plot(spreads, at, "|", color="white", markersize=12, markeredgewidth=3.4)
-    axes.plot(spreads, at, "|", color=INK, markersize=12, markeredgewidth=1.4)
-    for y, bar, error, spread in zip(at, bars, errors, spreads, strict=True):
+    for y, spread in known:
+        axes.plot(spread, y, "|", color="white", markersize=12, markeredgewidth=3.4)
+        axes.plot(spread, y, "|", color=INK, markersize=12, markeredgewidth=1.4)
+    for y, bar, error in zip(at, bars, errors, strict=True):
         text = f"{error:.1f}" + (f"  {bar.note}" if bar.note else "")
-        place = (max(error, spread), float(y))
+        place = (max(error, 100 * (bar.spread or 0.0)), float(y))
         axes.annotate(text, place, xytext=(5, 0), textcoords="offset points", va="center", fontsize=7)
     axes.set_yticks(at, [bar.name for bar in bars])
     axes.invert_yaxis()
-    axes.set_xlim(0, room * max([*errors, *spreads, 0.1]))
-    axes.set_xlabel("median absolute error, % (mark: spread of repeats)")
+    axes.set_xlim(0, room * max([*errors, *(spread for _, spread in known), 0.1]))
+    axes.set_xlabel("median absolute error, %" + (" (mark: spread of repeats)" if known else ""))
     axes.set_title(title)
     axes.grid(visible=False)
     axes.tick_params(axis="y", length=0)
@@ -122,7 +125,7 @@ def clock_of(report: Mapping[str, Any]) -> str:
 
 
 def repeats_of(count: int) -> str:
-    """How many repeats, in words: one alone has no spread, whatever is drawn."""
+    """How many repeats, in words: one alone has no spread."""
     return "one repeat, whose spread is unknown" if count == 1 else f"{count} repeats"
 
 

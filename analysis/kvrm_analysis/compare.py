@@ -13,7 +13,7 @@ import pandas as pd
 
 from kvrm_analysis.ranking import RANKED, ranks, unranked_because
 from kvrm_analysis.runs import RunLike, labels, summaries
-from kvrm_analysis.table_rows import ABSENT, INTEGERS, SECTIONS, Row, is_printed
+from kvrm_analysis.table_rows import ABSENT, INTEGERS, SECTIONS, Row, is_printed, printed_rows
 
 _LATENCIES = frozenset(metric for metric, _ in RANKED)
 
@@ -83,11 +83,11 @@ def _aligned(cell: str) -> str:
 def _lines(found: Sequence[dict[str, Any]], names: Sequence[str]) -> Iterable[tuple[str, list[str]]]:
     """(title, a cell a run), the names first; a section's name has no cells."""
     yield "", list(names)
-    for section, rows in SECTIONS.items():
+    for section in SECTIONS:
         if not is_printed(section, found):
             continue
         yield section, []
-        for row in rows:
+        for row in printed_rows(section, found):
             yield f"  {row.title}", _cells(row, found)
 
 

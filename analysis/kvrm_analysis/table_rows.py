@@ -52,6 +52,9 @@ def _gib(title: str, column: str, *path: str) -> Row:
 #: The section that is printed only where a run kept blocks for a hit.
 SHARING = "prefix sharing"
 
+#: The row that is printed only where a run waited: with graphs that are captured at first use.
+CAPTURE_STALL = "capture_stall_s"
+
 SECTIONS: dict[str, tuple[Row, ...]] = {
     "served": (
         Row("injected", "injected_requests", ("counts", "injected")),
@@ -105,12 +108,18 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
     "irregularity": (
         Row("padded rows wasted, %", "padding_waste_percent", ("padding_waste",), 100, 1),
         Row("graphs captured", "captures", ("captures",)),
+        Row("waited for captures, s", CAPTURE_STALL, (CAPTURE_STALL,), digits=2),
         Row("steps off the ladder", "off_ladder_steps", ("launch", "off_ladder_steps")),
         Row("preemptions", "preemptions", ("preemptions",)),
         Row("recomputed tokens", "recomputed_tokens", ("recomputed_tokens",)),
     ),
 }
 INTEGERS = frozenset(row.column for rows in SECTIONS.values() for row in rows if row.scale == 1 and row.digits == 0)
+
+
+def printed_rows(section: str, runs: Sequence[dict[str, Any]]) -> tuple[Row, ...]:
+    """The rows of a section that say anything about these runs."""
+    return tuple(row for row in SECTIONS[section] if row.column != CAPTURE_STALL or any(row.value(run) for run in runs))
 
 
 def is_printed(section: str, runs: Sequence[dict[str, Any]]) -> bool:

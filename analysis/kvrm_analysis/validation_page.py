@@ -46,12 +46,11 @@ def validation_page(report: Mapping[str, Any], steps: pa.Table | None, path: str
 
 
 def draw_validation(report: Mapping[str, Any], steps: pa.Table | None) -> Figure:
-    """The figure itself, for a notebook."""
-    policies = report["policies"]
+    """The figure itself, for a notebook. One policy alone, with none to compare it with, has panels of its own."""
     lines = textwrap.wrap(caption(report), CAPTION_COLUMNS, break_on_hyphens=False)
-    height = BAR_INCHES * len(report["policies"])
-    top_of_parts = 1.42 + height
-    top_of_loads = max(4.92, top_of_parts + 2.35)
+    draw = _draw_one if len(report["policies"]) == 1 else _draw_several
+    tall = BAR_INCHES * len(report["policies"])
+    top_of_loads = 4.62 if draw is _draw_one else max(4.92, 1.42 + tall + 2.35)
     top_of_caption = top_of_loads + 2.35
     with look():
         page = Page(WIDTH_INCHES, top_of_caption + 0.145 * len(lines) + 0.1)
@@ -60,21 +59,45 @@ def draw_validation(report: Mapping[str, Any], steps: pa.Table | None) -> Figure
         if steps is None:
             no_records(times, "Whole steps")
         else:
-            draw_times(times, _times(steps, list(policies)))
-        axes = page.axes(RIGHT, 0.62, WIDTH_INCHES - RIGHT - 0.15, height)
-        draw_accuracy(axes, "Whole steps, by policy", _accuracies(policies), 1.85)
-        _draw_parts(page.axes(RIGHT, top_of_parts, WIDTH_INCHES - RIGHT - 0.15, 1.2), policies)
-        left = LEFT
-        for name, title in FIGURES.items():
-            axes = page.axes(left, top_of_loads, 1.5, 1.75)
-            _draw_loads(axes, title, [found["closed_loop"] for found in policies.values()], name)
-            if left == LEFT:
-                axes.set_ylabel("error, %")
-            left += 1.95
-        handles = [(name, colour(at)) for at, name in enumerate(policies)]
-        _draw_names(page, handles, top_of_loads - 0.45)
+            draw_times(times, _times(steps, list(report["policies"])))
+        draw(page, report["policies"], top_of_loads)
         page.text(0.1, top_of_caption, "\n".join(lines), fontsize=7.5)
     return page.figure
+
+
+def _draw_several(page: Page, policies: Mapping[str, Any], top_of_loads: float) -> None:
+    """A bar and a colour a policy; the closed loop's figures in a panel each."""
+    height = BAR_INCHES * len(policies)
+    wide = WIDTH_INCHES - RIGHT - 0.15
+    draw_accuracy(page.axes(RIGHT, 0.62, wide, height), "Whole steps, by policy", _accuracies(policies), 1.85)
+    _draw_parts(page.axes(RIGHT, 1.42 + height, wide, 1.2), policies)
+    left = LEFT
+    for name, title in FIGURES.items():
+        axes = page.axes(left, top_of_loads, 1.5, 1.75)
+        _draw_loads(axes, title, [found["closed_loop"] for found in policies.values()], name)
+        if left == LEFT:
+            axes.set_ylabel("error, %")
+        left += 1.95
+    handles = [(name, colour(at)) for at, name in enumerate(policies)]
+    _draw_names(page, handles, top_of_loads - 0.45)
+
+
+def _draw_one(page: Page, policies: Mapping[str, Any], top_of_loads: float) -> None:
+    """Parts with their figures beside them; the closed loop in one panel, a line a figure and a colour a load."""
+    ((name, found),) = policies.items()
+    wide = WIDTH_INCHES - RIGHT - 0.15
+    (whole,) = _accuracies(policies)
+    repeats = "" if whole.spread is None else f", repeats {100 * whole.spread:.1f}%"
+    page.text(RIGHT, 0.42, f"{name}: steps are {100 * whole.error:.1f}% off {whole.note}{repeats}", fontsize=8.5)
+    axes = page.axes(RIGHT, 0.92, wide, 2.9)
+    _draw_parts(axes, policies)
+    for at, part in enumerate(found["parts"].values()):
+        if part["error"] is not None:
+            text = f"{100 * part['error']:+.1f}%, {part['share']:.0%} of the time"
+            axes.annotate(text, (100 * part["error"], at), xytext=(0, 9), textcoords="offset points", ha="center",
+                          fontsize=7)  # fmt: skip
+    axes.margins(x=0.25)
+    _draw_loop(page.axes(LEFT + 1.1, top_of_loads, WIDTH_INCHES - LEFT - 1.1 - 0.15, 1.75), found["closed_loop"])
 
 
 def heading(report: Mapping[str, Any]) -> str:
@@ -88,12 +111,14 @@ def heading(report: Mapping[str, Any]) -> str:
 
 def caption(report: Mapping[str, Any]) -> str:
     """How the marks are read, and on how much they rest."""
+    alone = report["repeats"] == 1
     parts = [
         f"Upper row: {report['steps']:,} steps of the simulator's plans, executed at saturation (lockstep);",
         f"each time is the median of {repeats_of(report['repeats'])}.",
         "Parts: error of a part's sum over the run; a disc's area is the part's share of the measured time.",
         "Lower row: the closed loop, in which measured times drive the clock: error of the simulated figure over the",
-        "measured one; bars: the range of the repeats to each side. An error whose bar reaches 0 is noise.",
+        "measured one"
+        + ("." if alone else "; bars: the range of the repeats to each side. An error whose bar reaches 0 is noise."),
         "Loads are shares of the rate that a policy can serve: at 1 a small error of the rate is a large one of the",
         f"queue. Device: {report['device']}; scale {report['scale']}; time: {clock_of(report)}.",
     ]
@@ -160,7 +185,7 @@ def _draw_loads(axes: Axes, title: str, loops: Sequence[Mapping[str, Any]], name
             if figure is None:
                 continue
             x = place + 0.7 * ((at + 0.5) / len(loops) - 0.5)
-            spread = 100 * figure["repeat_spread"]
+            spread = 100 * (figure["repeat_spread"] or 0.0)
             axes.errorbar(
                 x, 100 * figure["error"], yerr=spread, fmt="o", markersize=3.4, elinewidth=1.1, color=colour(at)
             )
@@ -169,6 +194,31 @@ def _draw_loads(axes: Axes, title: str, loops: Sequence[Mapping[str, Any]], name
     axes.set_xlim(-0.5, len(loads) - 0.5)
     axes.set_xlabel("load / saturation")
     axes.set_title(title, fontsize=8.5)
+
+
+def _draw_loop(axes: Axes, loop: Mapping[str, Any]) -> None:
+    """Errors of every figure of one policy, each load in its colour."""
+    for at, (share, figures) in enumerate(loop.items()):
+        shown = [(line, figures[name]) for line, name in enumerate(FIGURES) if figures[name] is not None]
+        axes.errorbar(
+            [100 * figure["error"] for _, figure in shown],
+            [line + 0.6 * ((at + 0.5) / len(loop) - 0.5) for line, _ in shown],
+            xerr=[100 * (figure["repeat_spread"] or 0.0) for _, figure in shown],
+            fmt="o",
+            markersize=3.4,
+            elinewidth=1.1,
+            color=colour(at),
+            label=f"{float(share):g}",
+        )
+    axes.axvline(0, color=INK, linewidth=0.8)
+    axes.set_yticks(range(len(FIGURES)), list(FIGURES.values()))
+    axes.set_ylim(len(FIGURES) - 0.5, -0.5)
+    axes.set_title("Closed loop")
+    axes.set_xlabel("error, %: simulated over measured")
+    axes.grid(visible=False)
+    axes.grid(visible=True, axis="x")
+    axes.tick_params(axis="y", length=0)
+    axes.legend(title="load / saturation", fontsize=7, title_fontsize=7, loc="best")
 
 
 def _draw_names(page: Page, names: Sequence[tuple[str, str]], top: float) -> None:

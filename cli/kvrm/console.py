@@ -74,21 +74,28 @@ def progress_bars() -> Iterator[Callable[[str, float], None] | None]:
 
 
 @contextmanager
-def progress_line() -> Iterator[Callable[[str], None] | None]:
-    """One line on a terminal that says what is done now; None, and so nothing, in a pipe.
+def progress_line() -> Iterator[Callable[[str], None]]:
+    """Takes what is done next, on stderr: first what will be done, then phases, as "phase" or "phase: what of it".
 
-    Written by the caller's own thread: a bar that redraws itself would be measured with the rest.
+    A terminal keeps the first and shows the rest on one line; a pipe gets one line a phase. Written by the caller's own
+    thread: a bar that redraws itself would be measured with the rest.
     """
-    if not sys.stderr.isatty():
-        yield None
-        return
     began = time.monotonic()
+    terminal = sys.stderr.isatty()
+    last: str | None = None
 
     def tell(text: str) -> None:
-        room = shutil.get_terminal_size().columns - 1
-        typer.echo(_NEW_LINE + f"{time.monotonic() - began:4.0f} s  {text}"[:room], nl=False, err=True)
+        nonlocal last
+        phase = text if last is None else text.partition(": ")[0]
+        if terminal and last is not None:
+            room = shutil.get_terminal_size().columns - 1
+            typer.echo(_NEW_LINE + f"{time.monotonic() - began:4.0f} s  {text}"[:room], nl=False, err=True)
+        elif phase != last:
+            note(phase if last is None else f"{time.monotonic() - began:4.0f} s  {phase}")
+        last = phase
 
     try:
         yield tell
     finally:
-        typer.echo(_NEW_LINE, nl=False, err=True)
+        if terminal and last is not None:
+            typer.echo(_NEW_LINE, nl=False, err=True)

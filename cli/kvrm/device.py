@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kvrm_traces import Trace
 
 Device: TypeAlias = Literal["auto", "cpu", "cuda"]
-#: Told what is measured next.
+#: Told first what is done and for about how long, then what is measured next: "phase" or "phase: what of it".
 Tell: TypeAlias = Callable[[str], None]
 
 #: Loads of a validation, as shares of the rate that a policy can serve.

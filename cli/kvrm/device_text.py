@@ -9,6 +9,7 @@ from typing import Any
 #: Wide enough that no cell is wrapped; a narrower terminal wraps lines itself.
 WIDTH_COLUMNS = 118
 ABSENT = "-"
+ONE_REPEAT = "note: one repeat: its spread is unknown, and so is which errors are noise"
 
 #: Key of the report -> heading.
 FIGURES = {
@@ -35,12 +36,14 @@ def calibration_text(report: Mapping[str, Any]) -> str:
         for policy, found in report["steps"].items()
     ]
     heads = ["policy", "", "steps", "fitted cells", "held out", "held out, p90", "repeats"]
+    alone = any(found["repeat_median_abs_spread"] is None for found in report["steps"].values())
     return "\n".join(
         [
             f"{report['device']} ({report['versions']}), {report['model']}, scale {report['scale']}",
             "",
             "Error of a whole step, median absolute; repeats: how far single ones are from their own median",
             _table(heads, rows),
+            *([ONE_REPEAT] if alone else []),
         ]
     )
 
@@ -84,7 +87,7 @@ def validation_text(report: Mapping[str, Any]) -> str:
             _load(policies, share, alone=alone),
         ]
     if alone:
-        lines.append("note: one repeat: its spread is unknown, and so is which errors are noise")
+        lines.append(ONE_REPEAT)
     return "\n".join([*lines, *(f"note: {note}" for note in report["notes"])])
 
 

@@ -118,7 +118,11 @@ class Replica:
     ] = None
     assign: Annotated[
         list[str] | None,
-        _option("--set", metavar="PART.KEY=VALUE", text="Override a key of every policy, in TOML. Repeatable."),
+        _option(
+            "--set",
+            metavar="PART.KEY=VALUE",
+            text="Override a key of every policy, in TOML; PART.KEY= unsets it, so its default applies. Repeatable.",
+        ),
     ] = None
 
 

@@ -40,7 +40,7 @@ def tie_spread_s(text: str) -> float | None:
 
 
 def assignments(texts: Sequence[str]) -> dict[str, Any]:
-    """``part.key=value`` each; the value is TOML, and a bare word is a string."""
+    """``part.key=value`` each; the value is TOML, a bare word is a string, and nothing is None: the key is unset."""
     found: dict[str, Any] = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -48,6 +48,9 @@ def assignments(texts: Sequence[str]) -> dict[str, Any]:
             raise typer.BadParameter(
                 f"{text!r} is not PART.KEY=VALUE, e.g. pager.block_size_tokens=32", param_hint="--set"
             )
+        if not value.strip():
+            found[key.strip()] = None
+            continue
         try:
             found[key.strip()] = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:

@@ -27,11 +27,34 @@ def replica_config(policy: str | Path | Policy, options: ReplicaOptions) -> Repl
     hardware = rest.pop("hardware", DEFAULT_HARDWARE)
     chosen = load_policy(policy) if isinstance(policy, (str, Path)) else policy
     return ReplicaConfig(
-        policy=chosen.override(overrides) if overrides else chosen,
+        policy=_changed(chosen, overrides) if overrides else chosen,
         model=load_model(model) if isinstance(model, (str, Path)) else model,
         hardware=load_hardware(hardware) if isinstance(hardware, (str, Path)) else hardware,
         **rest,
     )
+
+
+def _changed(policy: Policy, overrides: dict[str, Any]) -> Policy:
+    """The policy with keys replaced. What it sets itself and the change makes meaningless is named, with a way out."""
+    from kvrm_sim.errors import ConfigError
+
+    try:
+        return policy.override(overrides)
+    except ConfigError as error:
+        own = [key for key in _keys(policy.to_dict()) if key not in overrides and f"{key} = " in error.message]
+        if not own:
+            raise
+        unset = " ".join(f"--set {key}=" for key in own)
+        hint = f"policy {policy.name!r} itself sets {', '.join(own)}: unset with {unset} (from Python, with None)"
+        raise ConfigError(f"{error.message}; {hint}", error.key, error.value) from None
+
+
+def _keys(values: dict[str, Any], section: str = "") -> list[str]:
+    """The dotted keys of nested plain values."""
+    found: list[str] = []
+    for key, value in values.items():
+        found += _keys(value, f"{section}{key}.") if isinstance(value, dict) else [f"{section}{key}"]
+    return found
 
 
 def _prefill_overrides(prefill: str | None) -> dict[str, Any]:

@@ -23,19 +23,23 @@ from kvrm_gpu.fit import StepFit, fit_steps, predicted_ns
 from kvrm_gpu.live_cpu import LiveCpuBackend
 from kvrm_gpu.llama import Llama
 from kvrm_gpu.measure_copies import measure_memory, measure_routes
-from kvrm_gpu.measure_kernels import measure_attention, measure_dense, measure_launch
+from kvrm_gpu.measure_kernels import measure_attention, measure_dense, measure_launch, measure_store
 from kvrm_gpu.measure_machine import Machine
 from kvrm_gpu.measure_pace import Yardstick
 from kvrm_gpu.measure_points import Point, undisturbed
-from kvrm_gpu.measure_steps import FEATURES, MeasuredSteps, StepMeasurement
-from kvrm_gpu.profile_build import blank_profile, build_profile, copy_rates, count_operations
+from kvrm_gpu.measure_room import require_room
+from kvrm_gpu.measure_steps import FEATURES, MeasuredSteps, StepMeasurement, steps_config
+from kvrm_gpu.measure_turns import Turns, minutes
+from kvrm_gpu.profile_build import blank_profile, build_profile, copy_rates, count_operations, store_token_ns
 from kvrm_gpu.profile_scale import POLICIES, Scale, scale_for
 from kvrm_sim import state as st
 from kvrm_sim.config import HardwareProfile, ModelSpec, load_model
 from kvrm_sim.cost import GRAPH
-from kvrm_sim.errors import ConfigError, RunError
+from kvrm_sim.errors import ConfigError
 
 Device: TypeAlias = Literal["auto", "cpu", "cuda"]
+#: About what a CPU takes at the smoke scale: for all kernels and copies, and for one run of a policy's steps.
+SMOKE_POINTS_S, SMOKE_STEPS_S = 20.0, 2.5
 FITTED = ("static", "dynamic", "graph-paged", "kv-rm")
 
 
@@ -49,10 +53,10 @@ class Calibration:
 
 
 def backend_for(device: Device) -> Backend:
-    """The backend of a device; on the CPU, torch is held to one thread. Raises RunError when there is none."""
+    """The backend of a device; on the CPU, torch is held to one thread. Raises ConfigError when there is none."""
     if device == "cuda" or (device == "auto" and torch.cuda.is_available()):
         if not torch.cuda.is_available():
-            raise RunError("device 'cuda': torch finds none here; use 'cpu' or 'auto'")
+            raise ConfigError("device 'cuda': torch finds none on this machine; use 'cpu' or 'auto'", "device", device)
         from kvrm_gpu.cuda_backend import CudaBackend
 
         return CudaBackend()
@@ -67,6 +71,12 @@ def require_at_least(**given: tuple[int, int]) -> None:
             raise ConfigError(f"{name}: {value}, should be at least {least}", name, value)
 
 
+def _require_known(fitted: Sequence[str], policies: Sequence[str]) -> None:
+    for policy in fitted:
+        if policy not in policies:
+            raise ConfigError(f"fitted: {policy!r} is none of the policies {', '.join(policies)}", "fitted", policy)
+
+
 def clock_report(yardstick: Yardstick) -> dict[str, Any]:
     """What times were taken with, for a report: ``clock``, what it means, and the machine's pace."""
     if not yardstick.used:
@@ -77,6 +87,16 @@ def clock_report(yardstick: Yardstick) -> dict[str, Any]:
         "piece of work ran beside the step (pace): the machine is shared"
     )
     return {"clock": "thread_cpu_time", "clock_meaning": meaning, "pace": yardstick.report()}
+
+
+def _announcement(machine: Machine, size: Scale, policies: int, repeats: int) -> str:
+    """What is done, and for about how long."""
+    steps = f"whole steps of {policies} policies, {repeats} times after a warm-up"
+    what = f"measuring {machine.name}: kernels and copies, then {steps}"
+    if machine.backend != "cpu" or size.name != "smoke":
+        return f"{what}; how long that takes is said after the warm-up"
+    seconds = SMOKE_POINTS_S + SMOKE_STEPS_S * policies * (repeats + 1)
+    return f"{what}; about {minutes(seconds)} on a machine that does nothing else"
 
 
 def calibrate(
@@ -92,29 +112,31 @@ def calibrate(
 ) -> Calibration:
     """Measure ``policies`` and fit on ``fitted`` of them. ``repeats``: of whole steps; kernels take five times as many.
 
-    ``scale``: by default ``smoke`` on the CPU and ``device`` elsewhere. ``progress`` is told what is measured next.
-    Raises ConfigError for arguments that cannot be, RunError for a device that is not there, and InvariantError when a
-    repeat was decided otherwise.
+    ``scale``: by default ``smoke`` on the CPU and ``device`` elsewhere. ``progress`` is told first what is done and for
+    about how long, then what is measured next, as "phase" or "phase: what of it". Raises ConfigError for arguments
+    that cannot be, a device that is not there among them, DoesNotFitError for a model that this device cannot hold,
+    and InvariantError when a repeat was decided otherwise.
     """
     began, began_cpu = time.perf_counter(), time.process_time()
     require_at_least(repeats=(repeats, 1), fitted=(len(fitted), 1))
-    unknown = [policy for policy in fitted if policy not in policies]
-    if unknown:
-        raise ConfigError(f"fitted: {unknown[0]!r} is none of the policies {', '.join(policies)}", "fitted", unknown[0])
+    _require_known(fitted, policies)
     tell = progress or (lambda _: None)
     backend = backend_for(device)
     spec = model if isinstance(model, ModelSpec) else load_model(model)
     size = scale_for(scale, backend.name)
     machine = Machine.of(backend, datetime.now(UTC).date().isoformat())
+    blank = blank_profile(machine)
+    require_room(backend, spec, (steps_config(size, policy, spec, blank, seed) for policy in policies))
+    tell(_announcement(machine, size, len(policies), repeats))
     llama = Llama(spec, backend.device, seed)
     points = _measure_points(backend, llama, size, 5 * repeats, tell)
-    blank = blank_profile(machine)
     yardstick = Yardstick(backend, llama)
     runners = {policy: StepMeasurement(backend, llama, size, policy, blank, yardstick, seed) for policy in policies}
     with undisturbed():
-        for repeat in range(repeats + 1):
+        turns = Turns(repeats)
+        for repeat, phase in turns:
             for policy, runner in runners.items():
-                tell(f"steps of {policy}, " + (f"repeat {repeat} of {repeats}" if repeat else "warming up"))
+                tell(f"{phase}: steps of {policy}")
                 runner.once()
             if repeat == 0:
                 yardstick.settle()
@@ -160,6 +182,7 @@ def _measure_points(
         points += measure_routes(backend, llama, scale, repeats)
         tell("attention")
         points += measure_attention(backend, llama, scale, repeats)
+        points += measure_store(backend, llama, scale, repeats)
         tell("dense layers")
         points += measure_dense(backend, llama, scale, repeats)
     return points
@@ -174,7 +197,12 @@ def _fit(
 ) -> tuple[HardwareProfile, StepFit]:
     _, h2d, _ = copy_rates(points, "h2d")
     _, _, d2d_peak = copy_rates(points, "d2d")
-    fit = fit_steps(used, commit_byte_ns=1e9 / h2d, memory_bytes_per_s=2 * d2d_peak)
+    fit = fit_steps(
+        used,
+        commit_byte_ns=1e9 / h2d,
+        store_token_ns=store_token_ns(points, llama.spec),
+        memory_bytes_per_s=2 * d2d_peak,
+    )
     captures = [taken for m in every for taken in m.captures_ns]
     captured = sum(m.captured_bytes for m in every)
     per_layer, per_step = count_operations(llama)
@@ -205,12 +233,13 @@ def _first_launch_ns(profile: HardwareProfile, used: Sequence[MeasuredSteps]) ->
 
 
 def _errors(m: MeasuredSteps, predicted: NDArray[np.int64], fitted: bool) -> dict[str, Any]:
-    """Median and p90 of the absolute relative error of whole steps; beside them the spread of repeats."""
+    """Median and p90 of the absolute relative error of whole steps; beside them the spread of repeats, None of one."""
     measured = m.totals_ns[1]
     error = np.abs(predicted.sum(axis=1) - measured) / measured
     held = m.held_out if fitted else np.ones(len(error), np.bool_)
     single = m.times_ns.sum(axis=2)
-    spread = float(np.median(np.abs(single - measured[None]) / measured[None]))
+    # One repeat is its own median: it has no spread.
+    spread = float(np.median(np.abs(single - measured[None]) / measured[None])) if len(single) > 1 else None
     held_error = float(np.median(error[held]))
     return {
         "fitted": fitted,
@@ -220,7 +249,7 @@ def _errors(m: MeasuredSteps, predicted: NDArray[np.int64], fitted: bool) -> dic
         "held_out_median_abs_error": held_error,
         "held_out_p90_abs_error": float(np.percentile(error[held], 90)),
         "repeat_median_abs_spread": spread,
-        "noise": held_error <= spread,
+        "noise": None if spread is None else held_error <= spread,
     }
 
 

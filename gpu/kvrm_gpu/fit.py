@@ -33,7 +33,7 @@ HOST, COMMIT, TRANSPORT, ATTENTION, DENSE = (
 )
 #: Which columns explain which part, where the parts are timed apart. The constant is the launches' (see the rest).
 PART_COLUMNS = {
-    ATTENTION: ("one", "table_token", "contiguous_token", "idle_token", "pair", "stored"),
+    ATTENTION: ("one", "table_token", "contiguous_token", "idle_token", "pair"),
     TRANSPORT: ("segment", "block"),
 }
 REST_COLUMNS = ("eager", "graph", "mixed", "flop")
@@ -94,9 +94,12 @@ class StepFit:
     weights_tokens: float
 
 
-def fit_steps(measured: Sequence[MeasuredSteps], *, commit_byte_ns: float, memory_bytes_per_s: float) -> StepFit:
+def fit_steps(
+    measured: Sequence[MeasuredSteps], *, commit_byte_ns: float, store_token_ns: float, memory_bytes_per_s: float
+) -> StepFit:
     """Fit on the cells of ``measured`` that are not held out.
 
+    ``commit_byte_ns``, ``store_token_ns`` (an entry of all layers, into one place): measured alone.
     ``memory_bytes_per_s``: no faster can the weights be read.
     """
     host = _fit_host(measured)
@@ -104,12 +107,13 @@ def fit_steps(measured: Sequence[MeasuredSteps], *, commit_byte_ns: float, memor
     decodes = _stack(measured, lambda m: m.column("decode_rows")) > 0
     commit_y = np.maximum(commit_y[decodes], LEAST_NS)
     commit = fit_linear({"call": np.ones_like(commit_y)}, commit_y)
-    y = _stack(measured, _device_ns)
+    stored = store_token_ns * _stack(measured, lambda m: _counted(m, stored_tokens))
+    y = _stack(measured, _device_ns) - stored
     whole = _stack(measured, lambda m: m.totals_ns[1])
     best: tuple[float, Linear, float] | None = None
     for hinge in HINGES_TOKENS:
         columns = _device_columns(measured, hinge)
-        fitted = _fit_device(measured, columns, y, whole)
+        fitted = _fit_device(measured, columns, y, whole, stored)
         if weights_bytes_per_s(measured[0].config.model, fitted["flop"], hinge) > memory_bytes_per_s:
             continue
         squares = float(np.mean(((fitted.predict(columns) - y) / whole) ** 2))
@@ -125,13 +129,16 @@ def weights_bytes_per_s(model: ModelSpec, flop_ns: float, hinge_tokens: float) -
     return 1e9 * model.dtype_bytes / (2.0 * hinge_tokens * max(flop_ns, 1e-12))
 
 
-def _fit_device(measured: Sequence[MeasuredSteps], columns: Mapping[str, Floats], y: Floats, whole: Floats) -> Linear:
+def _fit_device(
+    measured: Sequence[MeasuredSteps], columns: Mapping[str, Floats], y: Floats, whole: Floats, stored: Floats
+) -> Linear:
+    """``y``: all device work but what storing entries took (``stored``), which is within the attention part."""
     if not all(m.parts_known for m in measured):
         return fit_linear(columns, y, whole)
     found: dict[str, float] = {}
     for part, names in PART_COLUMNS.items():
         own = {name: np.ones_like(y) if name == "one" else columns[name] for name in names}
-        times = _stack(measured, lambda m, part=part: m.parts_ns[:, part])
+        times = _stack(measured, lambda m, part=part: m.parts_ns[:, part]) - (stored if part == ATTENTION else 0.0)
         found |= fit_linear(own, times, whole).coefficients
     del found["one"]
     explained = Linear(found, 0.0).predict({name: columns[name] for name in found})
@@ -189,7 +196,6 @@ def _device_columns(measured: Sequence[MeasuredSteps], hinge: float) -> dict[str
         "contiguous_token": _stack(measured, lambda m: read(m) * (1.0 - from_table(m))),
         "idle_token": _stack(measured, idle),
         "pair": _stack(measured, lambda m: m.column("prefill_pairs")),
-        "stored": _stack(measured, lambda m: _counted(m, stored_tokens)),
         "flop": _stack(measured, lambda m: step_flops(m, hinge)),
         "segment": _stack(measured, lambda m: m.column("segments")),
         "block": _stack(measured, lambda m: m.column("moved_blocks")),

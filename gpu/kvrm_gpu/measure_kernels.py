@@ -1,4 +1,6 @@
-"""Kernels alone: small launches, attention over rows x context, a prefill chunk over its prefix, the dense layers."""
+"""Kernels alone: small launches, attention over rows x context, a prefill chunk over its prefix, the store of new
+entries, the dense layers.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +20,9 @@ from kvrm_gpu.profile_scale import Scale
 LAUNCH_COUNTS = (1, 16, 64, 256)
 #: Side of the square product that stands for the peak of the processor.
 PEAK_SIZE = {"cpu": 512, "cuda": 8192}
+
+#: The most rows that are stored at once, in token budgets: enough that their bytes count, and not only the call.
+STORE_BUDGETS = 8
 
 
 def measure_launch(backend: Backend, repeats: int) -> list[Point]:
@@ -82,6 +87,21 @@ def measure_attention(backend: Backend, model: Llama, scale: Scale, repeats: int
         for prefix in (0, scale.limit_tokens - tokens):
             taken = watch.samples(partial(chunk_attention, query, cache, tables[0], prefix), repeats=repeats)
             points.append(Point.of("attention", "chunk", taken, tokens=tokens, context_tokens=prefix))
+    return points
+
+
+def measure_store(backend: Backend, model: Llama, scale: Scale, repeats: int) -> list[Point]:
+    """New entries of one layer into the pool, each row's own, in shuffled order."""
+    watch, spec = Stopwatch(backend), model.spec
+    room = scale.slots * scale.limit_tokens
+    pool = KvPool(backend, KvShape.of(spec, scale.block_size_tokens), room // scale.block_size_tokens)
+    order = torch.randperm(room, generator=torch.Generator().manual_seed(0)) + scale.block_size_tokens
+    points = []
+    for rows in sorted({1, scale.token_budget, min(room, STORE_BUDGETS * scale.token_budget)}):
+        entries = torch.randn(rows, spec.kv_heads, spec.head_dim, device=backend.device).to(model.dtype)
+        slots = order[:rows].to(backend.device)
+        work = partial(backend.ops.store_kv, entries, entries, slots, pool.layer(0))
+        points.append(Point.of("attention", "store", watch.samples(work, repeats=repeats), rows=rows))
     return points
 
 

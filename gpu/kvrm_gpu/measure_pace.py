@@ -31,9 +31,10 @@ from kvrm_sim.executor import StepPlan, StepTiming
 
 YARDSTICKS = ("operations", "loop")
 #: Share of a part that slows down as *operations* do; the rest does as *loop* does. Attention is that of a decode
-#: step: over prompts it is all loop. The dense part holds both calls and products.
+#: step, loops over memory that neighbours push out of the cache: beside other work its pace was between the two. Over
+#: prompts it is all loop. The dense part holds both calls and products.
 OPERATIONS_SHARE = {
-    "host": 1.0, "commit": 1.0, "launch": 1.0, "transport": 1.0, "attention": 1.0, "dense": 0.5, "collectives": 0.5,
+    "host": 1.0, "commit": 1.0, "launch": 1.0, "transport": 1.0, "attention": 0.4, "dense": 0.5, "collectives": 0.5,
 }  # fmt: skip
 #: Rows of the yardstick's layer, tokens of its chunk and of the chunk's prefix.
 ROWS, CHUNK, PREFIX = 2, 12, 48

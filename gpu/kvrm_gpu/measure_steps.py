@@ -25,7 +25,7 @@ from kvrm_gpu.measure_points import undisturbed
 from kvrm_gpu.profile_scale import Scale
 from kvrm_gpu.prompts import random_prompt
 from kvrm_sim import state as st
-from kvrm_sim.config import HardwareProfile, ReplicaConfig
+from kvrm_sim.config import HardwareProfile, ModelSpec, ReplicaConfig
 from kvrm_sim.derivation import parameters_of
 from kvrm_sim.errors import InvariantError
 from kvrm_sim.executor import drive
@@ -101,6 +101,12 @@ def arrivals_of(scale: Scale) -> st.Records:
     return st.arrivals(np.array(found, np.int64))
 
 
+def steps_config(scale: Scale, policy: str, model: ModelSpec, hardware: HardwareProfile, seed: int) -> ReplicaConfig:
+    """The replica whose steps are measured: its pool holds every slot at the limit, so that nobody waits for blocks."""
+    most = scale.slots * scale.limit_tokens // scale.block_size_tokens
+    return scale.config(policy, model, hardware, pool_blocks=most, seed=seed)
+
+
 class StepMeasurement:
     """All cells of one policy, run as often as :meth:`once` is called: repeats of several policies can take turns, so
     that a machine that is slower for a while is so for all of them. The first run only warms up.
@@ -116,9 +122,8 @@ class StepMeasurement:
         yardstick: Yardstick,
         seed: int = 0,
     ) -> None:
-        most = scale.slots * scale.limit_tokens // scale.block_size_tokens
         self._scale = scale
-        self._config = scale.config(policy, model.spec, hardware, pool_blocks=most, seed=seed)
+        self._config = steps_config(scale, policy, model.spec, hardware, seed)
         self._plan = plan_memory(self._config)
         held = held_bytes(backend)
         prompt = random_prompt(model.spec.vocab_size, seed)

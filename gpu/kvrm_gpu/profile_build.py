@@ -27,7 +27,7 @@ def blank_profile(machine: Machine) -> HardwareProfile:
         name: Coefficient(value=value, provenance=assumed, source="stands in until it is measured")
         for name, value in values.items()
     }
-    return HardwareProfile(name="blank", description="", **coefficients)
+    return HardwareProfile(name=machine.name, description="", **coefficients)
 
 
 def count_operations(model: Llama) -> tuple[int, int]:
@@ -65,6 +65,12 @@ def duplex_slowdown(points: Sequence[Point], way: str) -> float:
 
 def _largest(points: Sequence[Point]) -> int:
     return max(point.x["bytes"] for point in points if point.part == "copy")
+
+
+def store_token_ns(points: Sequence[Point], model: ModelSpec) -> float:
+    """Nanoseconds of storing a token's entries of all layers into one place, beyond the call."""
+    own = [point for point in points if point.part == "attention" and point.kind == "store"]
+    return max(LEAST_NS, model.layers * slope(own, "rows")[1])
 
 
 def build_profile(
@@ -106,7 +112,6 @@ def _rates(
     block = device["block"]
     gather = 1e9 * extra["block_bytes"] / block if block > 0 else d2d
     gather = min(gather, d2d_peak)
-    store = min(d2d_peak, 1e9 * kv / max(device["stored"], LEAST_NS))
     # Without a captured batch that reads its whole extent there are no idle tokens, and nothing is known of them.
     idle = device["idle_token"] / max(device["contiguous_token"], LEAST_NS) or 1.0
     _, h2d, h2d_peak = copy_rates(points, "h2d")
@@ -131,7 +136,7 @@ def _rates(
         "attention_contiguous_efficiency": contiguous / memory,
         "attention_table_efficiency": table / memory,
         "attention_flops_efficiency": pair_flops_per_s / peak,
-        "store_bytes_per_s": store,
+        "store_bytes_per_s": min(d2d_peak, 1e9 * kv / store_token_ns(points, model)),
         "idle_read_share": min(1.0, idle),
     }
 
@@ -191,6 +196,7 @@ _HOW = {
     "peer_bytes_per_s": "copies within the device: one device was measured, no link to a peer",
     "peer_peak_bytes_per_s": "copies within the device: one device was measured, no link to a peer",
     "peer_latency_ns": "the least copy within the device: one device was measured, no link to a peer",
+    "store_bytes_per_s": "the store of one layer over its rows, slope",
     "kernel_launch_ns": "N small kernels: on the CPU how far the host runs ahead of them (not at all), else the host's "
     "time for one",
     "graph_node_gap_ns": "N small kernels in a graph, slope",

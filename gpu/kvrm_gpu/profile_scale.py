@@ -37,7 +37,7 @@ class Scale:
             "pager.block_size_tokens": self.block_size_tokens,
             "schedule.token_budget": self.token_budget,
         }
-        if preset.launch.mode == "graph" and preset.launch.mixed == "piecewise":
+        if runs_mixed_steps_eagerly(name):
             changes["launch.mixed"] = "eager"
         return preset.override(changes)
 
@@ -54,6 +54,12 @@ class Scale:
             window_s=0.0,
             seed=seed,
         )
+
+
+def runs_mixed_steps_eagerly(policy: str) -> bool:
+    """Whether a preset has piecewise mixed steps, which the device does not."""
+    launch = load_policy(policy).launch
+    return launch.mode == "graph" and launch.mixed == "piecewise"
 
 
 SCALES = {

@@ -25,7 +25,9 @@ from kvrm_gpu.llama import Llama
 from kvrm_gpu.measure_machine import Machine
 from kvrm_gpu.measure_pace import PacedExecutor, Yardstick
 from kvrm_gpu.measure_points import undisturbed
-from kvrm_gpu.profile_scale import POLICIES, Scale, scale_for
+from kvrm_gpu.measure_room import require_room
+from kvrm_gpu.measure_turns import Turns, minutes
+from kvrm_gpu.profile_scale import POLICIES, Scale, runs_mixed_steps_eagerly, scale_for
 from kvrm_gpu.prompts import random_prompt
 from kvrm_gpu.reference_tokens import TokenCheck
 from kvrm_gpu.validate_load import Load, saturation_per_s
@@ -39,11 +41,16 @@ __all__ = ["LOADS", "missed_goals", "validate", "verdict"]
 
 #: Shares of the rate that the simulator can serve.
 LOADS = (0.5, 1.0, 1.5)
-NOTES = (
-    "graph-paged runs mixed steps kernel by kernel (mixed = eager): the device has no piecewise graphs",
-    "the load of 1.0 is the rate at which queues just begin to grow: small differences of step time become large "
-    "differences of TTFT there, in repeats too",
+#: Said where it applies: of a policy that has its mixed steps changed (profile_scale.py), and of a load around 1.
+MIXED_NOTE = "{} runs mixed steps kernel by kernel (mixed = eager): the device has no piecewise graphs"
+QUEUE_NOTE = (
+    "the load of {:g} is about the rate at which queues just begin to grow: small differences of step time become "
+    "large differences of TTFT there, in repeats too"
 )
+#: Loads this near to 1 get the note.
+NEAR_ONE = 0.1
+#: About what a CPU takes at the smoke scale to run a policy's load once, a request.
+SMOKE_REQUEST_S = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,9 +84,10 @@ def validate(
     """Validate ``policies`` on the first ``rows`` requests of a trace; returns plain values for JSON.
 
     ``loads``: arrival rates as shares of saturation. ``fitted``: policies that the profile was fitted on, reported
-    apart. ``ranges``: name the parts of each step to a profiler (ranges.py). :func:`verdict` says what failed,
-    :func:`missed_goals` which errors are larger than the goals. Raises ConfigError for arguments that cannot be,
-    InputError for a trace of one request, and what the device raises.
+    apart. ``ranges``: name the parts of each step to a profiler (ranges.py). ``progress``: as for calibration.
+    :func:`verdict` says what failed, :func:`missed_goals` which errors are larger than the goals. Raises ConfigError
+    for arguments that cannot be, DoesNotFitError for a model that this device cannot hold, InputError for a trace of
+    one request, and what the device raises.
     """
     began, began_cpu = time.perf_counter(), time.process_time()
     require_at_least(policies=(len(policies), 1), loads=(len(loads), 1), rows=(rows, 2), repeats=(repeats, 1))
@@ -91,19 +99,18 @@ def validate(
     machine = Machine.of(backend, datetime.now(UTC).date().isoformat())
     source = trace if isinstance(trace, Trace) else open_trace(trace, seed=seed, rows=rows)
     load = Load.of(source, size, rows)
+    configs = {policy: size.config(policy, spec, profile, seed=seed) for policy in policies}
+    require_room(backend, spec, configs.values())
+    tell(_announcement(machine, size, len(policies), 1 + len(loads), len(load.arrivals), repeats))
     llama = Llama(spec, backend.device, seed)
     prompt = random_prompt(spec.vocab_size, seed)
     # Compared with another machine's yardsticks, this one would look as fast as that.
     yardstick = Yardstick(backend, llama, profile.yardsticks_ns if machine.name in profile.description else None)
     common = (backend, llama, prompt, load, yardstick, ranges)
-    settings = {policy: _setting(size.config(policy, spec, profile, seed=seed), *common) for policy in policies}
+    settings = {policy: _setting(config, *common) for policy, config in configs.items()}
     runs = _execute(settings, loads, repeats, yardstick, tell)
     tokens = TokenCheck(llama, load.arrivals, prompt)
-    found: dict[str, dict[str, Any]] = {}
-    for policy, setting in settings.items():
-        tell(f"{policy}: compare")
-        wrong = max(tokens.mismatches(sequences) for sequences in runs[policy].sequences)
-        found[policy] = {"fitted": policy in fitted, "token_mismatches": wrong} | _compare(setting, runs[policy])
+    found = _compared(settings, runs, tokens, fitted, tell)
     return {
         "schema": 1,
         "device": machine.name,
@@ -120,7 +127,7 @@ def validate(
         "trace": {"name": source.info.name, "sha256": source.info.sha256, "rows": len(load.arrivals)},
         "loads": list(loads),
         "repeats": repeats,
-        "notes": _notes(profile, machine),
+        "notes": notes_of(profile, machine, policies, loads),
         **together(found),
         "policies": found,
         "wall_s": time.perf_counter() - began,
@@ -128,11 +135,26 @@ def validate(
     }
 
 
-def _notes(profile: HardwareProfile, machine: Machine) -> list[str]:
-    """What a reader has to know before the figures."""
-    if machine.name in profile.description:
-        return list(NOTES)
-    return [f"{profile.name} was not measured on {machine.name}: these errors compare two machines", *NOTES]
+def notes_of(profile: HardwareProfile, machine: Machine, policies: Sequence[str], loads: Sequence[float]) -> list[str]:
+    """What a reader has to know before the figures; nothing that these policies and loads have no part in."""
+    notes = []
+    if machine.name not in profile.description:
+        notes.append(f"{profile.name} was not measured on {machine.name}: these errors compare two machines")
+    notes += [MIXED_NOTE.format(policy) for policy in policies if runs_mixed_steps_eagerly(policy)]
+    notes += [QUEUE_NOTE.format(load) for load in loads if abs(load - 1.0) <= NEAR_ONE]
+    return notes
+
+
+def _announcement(machine: Machine, size: Scale, policies: int, runs: int, requests: int, repeats: int) -> str:
+    """What is done, and for about how long. ``runs``: of a policy in each repeat."""
+    what = (
+        f"validating on {machine.name}: {policies} policies, each run {runs} times on {requests} requests, {repeats} "
+        "repeats after a warm-up"
+    )
+    if machine.backend != "cpu" or size.name != "smoke":
+        return f"{what}; how long that takes is said after the warm-up"
+    seconds = SMOKE_REQUEST_S * requests * policies * (1 + runs * repeats)
+    return f"{what}; about {minutes(seconds)} on a machine that does nothing else"
 
 
 def _setting(
@@ -189,13 +211,28 @@ def _execute(
     """Every run of every policy, ``repeats`` times after one that only warms up."""
     runs = {policy: _Runs(loads) for policy in settings}
     with undisturbed():
-        for repeat in range(repeats + 1):
+        for repeat, phase in Turns(repeats, longer=1 + len(loads)):
             for policy, setting in settings.items():
-                tell(f"{policy}, " + (f"repeat {repeat} of {repeats}" if repeat else "warming up"))
+                tell(f"{phase}: {policy}")
                 runs[policy].once(setting, keep=repeat > 0)
             if repeat == 0:
                 yardstick.settle()
     return runs
+
+
+def _compared(
+    settings: Mapping[str, _Setting],
+    runs: Mapping[str, _Runs],
+    tokens: TokenCheck,
+    fitted: Sequence[str],
+    tell: Callable[[str], None],
+) -> dict[str, dict[str, Any]]:
+    found = {}
+    for policy, setting in settings.items():
+        tell(f"comparing: {policy}")
+        wrong = max(tokens.mismatches(sequences) for sequences in runs[policy].sequences)
+        found[policy] = {"fitted": policy in fitted, "token_mismatches": wrong} | _compare(setting, runs[policy])
+    return found
 
 
 def _compare(setting: _Setting, runs: _Runs) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""The figures of a validation: each error beside the spread of repeats. What is smaller than that is noise."""
+"""The figures of a validation: each error beside the spread of repeats. What is smaller than that is noise.
+
+One repeat has no spread: it is None then, and so is whether an error is noise.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ def step_errors(runs: Sequence[Run], *, parts_known: bool) -> dict[str, Any]:
         "step_time_median_abs_error": float(np.median(np.abs(error))),
         "step_time_p90_abs_error": float(np.percentile(np.abs(error), 90)),
         "step_time_median_error": float(np.median(error)),
-        "step_time_repeat_spread": float(np.median(np.abs(singles / whole - 1.0))),
+        "step_time_repeat_spread": float(np.median(np.abs(singles / whole - 1.0))) if len(runs) > 1 else None,
         "step_time_median_abs_error_at_the_machines_pace": float(np.median(np.abs(raw))),
         "decode_steps_median_abs_error": float(np.median(np.abs(error[~mixed]))) if (~mixed).any() else None,
         "prefill_steps_median_abs_error": float(np.median(np.abs(error[mixed]))) if mixed.any() else None,
@@ -69,8 +72,8 @@ def part_errors(measured: NDArray[np.int64], predicted: NDArray[np.int64], *, pa
         if was == 0.0:
             continue
         sums = measured[:, :, at].sum(axis=(1, 2))
-        figure = {"error": said / was - 1.0, "repeat_spread": float((sums.max() - sums.min()) / was)}
-        parts["+".join(members)] = _marked(figure) | {"share": was / float(middle.sum())}
+        spread = float((sums.max() - sums.min()) / was) if len(measured) > 1 else None
+        parts["+".join(members)] = _marked(said / was - 1.0, spread) | {"share": was / float(middle.sum())}
     return parts
 
 
@@ -83,18 +86,14 @@ def end_to_end_errors(executed: Sequence[Run], simulated: Run) -> dict[str, Any]
             figures[name] = None
             continue
         middle = float(np.median(values))
-        figure = {
-            "measured": middle,
-            "simulated": simulated.figures[name],
-            "error": simulated.figures[name] / middle - 1.0,
-            "repeat_spread": (max(values) - min(values)) / middle,
-        }
-        figures[name] = _marked(figure)
+        spread = (max(values) - min(values)) / middle if len(values) > 1 else None
+        both = {"measured": middle, "simulated": simulated.figures[name]}
+        figures[name] = both | _marked(simulated.figures[name] / middle - 1.0, spread)
     return figures
 
 
-def _marked(figure: dict[str, float]) -> dict[str, Any]:
-    return figure | {"noise": abs(figure["error"]) <= figure["repeat_spread"]}
+def _marked(error: float, spread: float | None) -> dict[str, Any]:
+    return {"error": error, "repeat_spread": spread, "noise": None if spread is None else abs(error) <= spread}
 
 
 def together(found: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
@@ -103,13 +102,14 @@ def together(found: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     errors = [policy.pop("abs_errors") for policy in every]
     unseen = [own for own, policy in zip(errors, every, strict=True) if not policy["fitted"]]
     names = dict.fromkeys(name for policy in every for name in policy["parts"])
+    spreads = [policy["step_time_repeat_spread"] for policy in every]
     return {
         "decisions_identical": all(policy["decisions_identical"] for policy in every),
         "token_mismatches": sum(policy["token_mismatches"] for policy in every),
         "steps": sum(policy["steps"] for policy in every),
         "step_time_median_abs_error": float(np.median(np.concatenate(errors))),
         "step_time_median_abs_error_unfitted": float(np.median(np.concatenate(unseen))) if unseen else None,
-        "step_time_repeat_spread": float(np.median([policy["step_time_repeat_spread"] for policy in every])),
+        "step_time_repeat_spread": None if None in spreads else float(np.median(spreads)),
         "parts": {name: _over([policy["parts"].get(name) for policy in every]) for name in names},
         "closed_loop": {
             share: {name: _over([policy["closed_loop"][share][name] for policy in every]) for name in END_TO_END}
@@ -124,11 +124,13 @@ def _over(figures: Sequence[Mapping[str, Any] | None]) -> dict[str, Any] | None:
     if not known:
         return None
     errors = [abs(figure["error"]) for figure in known]
+    spreads = [figure["repeat_spread"] for figure in known]
+    alone = None in spreads
     return {
         "median_abs_error": float(np.median(errors)),
         "max_abs_error": max(errors),
-        "max_repeat_spread": max(figure["repeat_spread"] for figure in known),
-        "noise": all(figure["noise"] for figure in known),
+        "max_repeat_spread": None if alone else max(spreads),
+        "noise": None if alone else all(figure["noise"] for figure in known),
     }
 
 
@@ -159,6 +161,9 @@ def missed_goals(report: Mapping[str, Any]) -> list[str]:
     return missed
 
 
-def _missed(what: str, error: float, spread: float, goal: float) -> str:
+def _missed(what: str, error: float, spread: float | None, goal: float) -> str:
+    missed = f"{what}: error {error:.1%} is above {goal:.0%}"
+    if spread is None:
+        return f"{missed} (one repeat: its spread is unknown)"
     noise = ", which is within the spread of repeats" if error <= spread else ""
-    return f"{what}: error {error:.1%} is above {goal:.0%} (repeats differ by {spread:.1%}){noise}"
+    return f"{missed} (repeats differ by {spread:.1%}){noise}"

@@ -27,10 +27,14 @@ def refusal(policy: Policy) -> str | None:
 
 def _idle(table: Table, names: tuple[str, ...], why: str) -> Iterator[str]:
     """Options of ``table`` that differ from their default although the mode never reads them."""
-    for name in names:
-        value = getattr(table, name)
-        if value != type(table).model_fields[name].default:
-            yield f"{table.key(name)} = {value!r} has no effect {why}; leave it out"
+    fields = type(table).model_fields
+    given = [
+        f"{table.key(name)} = {value!r}" for name in names if (value := getattr(table, name)) != fields[name].default
+    ]
+    if len(given) == 1:
+        yield f"{given[0]} has no effect {why}; leave it out"
+    elif given:
+        yield f"{', '.join(given[:-1])} and {given[-1]} have no effect {why}; leave them out"
 
 
 def _reads(policy: Policy) -> Iterator[str]:

@@ -59,6 +59,15 @@ def test_hits_are_printed_where_a_run_shares_and_are_columns_everywhere() -> Non
     assert "prefix sharing" not in to_markdown([sharing])
 
 
+def test_waiting_for_captures_is_printed_where_a_run_did_and_is_a_column_everywhere() -> None:
+    warm, late = made_up_run("kv-rm"), made_up_run("graph-paged")
+    assert "waited for captures" not in render_text([warm])
+    late.summary["capture_stall_s"] = 1.26
+    line = next(line for line in render_text([warm, late]).splitlines() if "waited for captures, s" in line)
+    assert line.split()[-2:] == ["0.00", "1.26"]
+    assert comparison_table([warm, late])["capture_stall_s"].to_list() == [0.0, 1.26]
+
+
 def test_the_lowest_is_marked_and_ranked() -> None:
     runs = six_runs()
     assert comparison_table(runs)["itl_p50_rank"].to_list() == [6, 5, 3, 1, 4, 2]

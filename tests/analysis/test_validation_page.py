@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from kvrm_analysis.validation_page import draw_validation, validation_page
+from kvrm_analysis.validation_page import FIGURES, draw_validation, validation_page
 from tests.analysis.made_up_measurements import validation_report, validation_steps
 
 
@@ -69,3 +71,36 @@ def test_without_step_times_the_panel_says_so(count: int) -> None:
     report["policies"] = dict(list(report["policies"].items())[:count])
     figure = draw_validation(report, None)
     assert "not recorded" in [text.get_text() for text in panel(figure, "Whole steps").texts]
+
+
+def one_policy() -> dict[str, Any]:
+    report = validation_report()
+    return report | {"policies": {"static": report["policies"]["static"]}}
+
+
+def test_one_policy_has_its_parts_and_loads_in_two_full_panels() -> None:
+    figure = draw_validation(one_policy(), None)
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["Whole steps", "Parts of a step", "Closed loop"]
+    text = words(figure)
+    for expected in ("static: steps are 7.0% off (p90 15.0; 40 steps", "repeats 2.0%", "+25.0%, 10% of the time"):
+        assert expected in text
+    loop = panel(figure, "Closed loop")
+    assert [label.get_text() for label in loop.get_yticklabels()] == list(FIGURES.values())
+    legend = loop.get_legend()
+    assert legend is not None
+    assert [label.get_text() for label in legend.get_texts()] == ["0.5", "1"]
+
+
+@pytest.mark.parametrize("report", [validation_report, one_policy], ids=["two policies", "one"])
+def test_one_repeat_is_drawn_without_a_spread(report: Callable[[], dict[str, Any]]) -> None:
+    found = report() | {"repeats": 1}
+    for policy in found["policies"].values():
+        policy["step_time_repeat_spread"] = None
+        for figures in policy["closed_loop"].values():
+            for figure in figures.values():
+                if isinstance(figure, dict):
+                    figure |= {"repeat_spread": None, "noise": None}
+    text = words(draw_validation(found, None))
+    assert "one repeat, whose spread is unknown" in text
+    assert "spread of repeats" not in text
+    assert "range of the repeats" not in text

@@ -65,6 +65,10 @@ def test_a_row_without_an_arrival_is_refused_with_its_number(tmp_path: Path) -> 
         (["--set", "pager.block_size=16"], "block_size_tokens"),
         (["--set", "pager.placement=lfio"], "'lifo'"),
         (["--set", "reserve.mode=max_len"], "kv-rm"),
+        (
+            ["--policy", "graph-paged", "--set", "launch.mode=eager"],
+            "itself sets launch.batch_sizes, launch.mixed: unset with --set launch.batch_sizes= --set launch.mixed=",
+        ),
         (["--model", "llama-3-70b"], "does not fit"),
         (["--tp", "3"], "3"),
         (["--max-context", "9000"], "8192"),
@@ -75,6 +79,15 @@ def test_a_row_without_an_arrival_is_refused_with_its_number(tmp_path: Path) -> 
 def test_a_wrong_replica_is_named_before_the_trace_is_read(arguments: list[str], expected: str) -> None:
     """E10: settings are checked at the boundary, with the key, the value and what would be right."""
     assert expected in refusal("replay", "no-such-trace.csv", *arguments)
+
+
+def test_what_a_preset_sets_is_unset_as_the_refusal_says() -> None:
+    unset = ["--set", "launch.batch_sizes=", "--set", "launch.mixed="]
+    arguments = ["replay", "azure-conv-like", "--rows", "5", "--policy", "graph-paged", "--set", "launch.mode=eager"]
+    done = kvrm(*arguments, *unset)
+    assert done.returncode == 0, done.stderr
+    own = [*arguments, "--set", "launch.batch_sizes=[4]", "--set", "launch.mixed="]
+    assert "itself sets" not in refusal(*own), "that one was given, not the preset's"
 
 
 def test_an_unknown_built_in_trace_suggests_the_nearest() -> None:

@@ -44,9 +44,13 @@ class Device:
         self.failures: list[str] = []
         self.missed: list[str] = []
         self.error: BaseException | None = None
+        #: What the device says of its progress.
+        self.told: list[str] = []
 
     def calibrate(self, device: str, model: Any, **options: Any) -> Found:
         self.asked = {"device": device, "model": model.name, **options}
+        for text in self.told:
+            options["progress"](text)
         if self.error is not None:
             raise self.error
         profile = load_hardware("h200").model_copy(update={"name": "cpu-measured"})
@@ -107,14 +111,41 @@ def test_calibrate_writes_profile_table_and_page(
     assert pq.read_table(tmp_path / "my" / "cpu.parquet").num_rows == calibration_table().num_rows
     assert b"</svg>" in (tmp_path / "my" / "cpu.svg").read_bytes()
     out, err = capsys.readouterr()
-    assert err == ""  # no progress in a pipe
+    assert err == "", "the device had nothing to say"
     assert "Test Device" in out
     assert any(line.split()[:3] == ["kv-rm-delta", "not", "fitted"] and "10.0%" in line for line in out.splitlines())
     assert f"profile: {tmp_path / 'my' / 'cpu.toml'}" in out
-    assert device.asked["progress"] is None
     assert {key: device.asked[key] for key in ("device", "model", "scale", "repeats", "seed")} == {
         "device": "cpu", "model": "tiny-llama", "scale": None, "repeats": 5, "seed": 0,
     }  # fmt: skip
+
+
+def test_in_a_pipe_progress_is_what_is_done_and_then_a_line_a_phase(
+    device: Device, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    device.told = [
+        "measuring Test Device: whole steps; about 2 min", "copies", "repeat 1 of 2: static", "repeat 1 of 2: kv-rm",
+        "fit",
+    ]  # fmt: skip
+    assert run_command(["calibrate", "-o", str(tmp_path / "a.toml"), "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out) == calibration_report(), "stdout is the report alone"
+    first, *phases = err.splitlines()[:-3]
+    assert first == device.told[0]
+    assert [line.split("s  ")[1] for line in phases] == ["copies", "repeat 1 of 2", "fit"]
+
+
+def test_calibrate_prints_no_spread_of_one_repeat(
+    device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = calibration_report()
+    for found in report["steps"].values():
+        found["repeat_median_abs_spread"] = None
+    monkeypatch.setattr(f"{__name__}.calibration_report", lambda: report)
+    assert run_command(["calibrate", "-o", str(tmp_path / "a.toml"), "--repeats", "1"]) == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert any(line.startswith("static") and line.endswith(" -") for line in lines)
+    assert "note: one repeat: its spread is unknown, and so is which errors are noise" in lines
 
 
 def test_calibrate_prints_the_report_alone_with_json(

@@ -49,6 +49,11 @@ def test_assigned_values_are_toml_and_bare_words_are_strings() -> None:
     }
 
 
+@pytest.mark.parametrize("text", ["launch.batch_sizes=", " launch.batch_sizes = "])
+def test_an_empty_value_unsets_the_key(text: str) -> None:
+    assert parse.assignments([text]) == {"launch.batch_sizes": None}
+
+
 @pytest.mark.parametrize("text", ["pager.block_size_tokens", "=3", ""])
 def test_a_wrong_assignment_is_a_usage_error(text: str) -> None:
     with pytest.raises(typer.BadParameter, match=r"PART\.KEY=VALUE"):

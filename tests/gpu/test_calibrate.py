@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from kvrm.main import run_command
+from kvrm_gpu import measure_room
 from kvrm_gpu.calibrate import backend_for, calibrate
 from kvrm_gpu.llama import Llama
 from kvrm_gpu.measure_machine import NVIDIA_FIELDS, Machine, nvidia_settings
@@ -18,7 +20,7 @@ from kvrm_gpu.measure_steps import StepMeasurement
 from kvrm_gpu.profile_build import blank_profile, duplex_slowdown
 from kvrm_gpu.profile_scale import SCALES, scale_for
 from kvrm_sim.config import HardwareProfile, load_hardware
-from kvrm_sim.errors import ConfigError, InvariantError, RunError
+from kvrm_sim.errors import ConfigError, DoesNotFitError, InvariantError
 from tests.gpu.small_scale import FITTED, MODEL, POLICIES, SMALL, calibration
 
 CPU = pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is here: it is what 'auto' takes")
@@ -110,8 +112,47 @@ def test_a_scale_is_known_by_name_or_given() -> None:
 
 @CPU
 def test_a_device_that_is_not_there_is_refused() -> None:
-    with pytest.raises(RunError, match="'cuda'"):
+    with pytest.raises(ConfigError, match="'cuda': torch finds none on this machine"):
         calibrate("cuda", MODEL, scale=SMALL)
+
+
+@CPU
+def test_the_command_refuses_a_device_that_is_not_there_as_a_wrong_argument(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command(["calibrate", "--device", "cuda", "-o", str(tmp_path / "a.toml")]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == "kvrm: device 'cuda': torch finds none on this machine; use 'cpu' or 'auto'\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+@CPU
+def test_a_model_that_does_not_fit_is_refused_with_the_sizes_before_any_work(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Weights alone, then weights with every policy's pool: tiny-llama's are 1.25 MiB, and 24 blocks a pool."""
+    meminfo = tmp_path / "meminfo"
+    monkeypatch.setattr(measure_room, "MEMINFO", meminfo)
+    meminfo.write_text("MemTotal: 9999999 kB\nMemAvailable: 65536 kB\n")
+    told: list[str] = []
+    weights = r"model 'llama-3-70b' does not fit this device \(cpu\): weights 131\.42 GiB, and 0\.06 GiB are free"
+    with pytest.raises(DoesNotFitError, match=weights):
+        calibrate("cpu", "llama-3-70b", progress=told.append)
+    meminfo.write_text("MemTotal: 9999999 kB\nMemAvailable: 2048 kB\n")
+    with pytest.raises(DoesNotFitError, match=r"KV pools and staging of 2 policies 0\.00 GiB, and 0\.00 GiB are free"):
+        calibrate("cpu", MODEL, scale=SMALL, policies=("static", "kv-rm"), fitted=("static",), progress=told.append)
+    meminfo.write_text("nothing")
+    with pytest.raises(DoesNotFitError, match="how much memory is free is unknown"):
+        calibrate("cpu", MODEL, scale=SMALL)
+    assert told == []
+
+
+@CPU
+def test_a_model_that_the_cpus_kernels_do_not_take_is_refused() -> None:
+    other = MODEL.model_copy(update={"dtype": "bfloat16"})
+    with pytest.raises(ConfigError, match=r"model\.dtype = 'bfloat16': on the CPU only float32 models are measured"):
+        calibrate("cpu", other, scale=SMALL)
 
 
 def test_arguments_that_cannot_be_are_refused() -> None:

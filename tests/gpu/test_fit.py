@@ -13,6 +13,8 @@ from kvrm_gpu.measure_steps import MeasuredSteps
 from kvrm_sim.config import HardwareProfile, load_hardware
 from tests.gpu.small_scale import simulated_steps
 
+#: Of a token of the small model.
+KV_BYTES = 1024
 POLICIES = ("static", "dynamic", "graph-paged", "kv-rm")
 
 
@@ -51,7 +53,12 @@ def test_the_slope_of_points() -> None:
 
 def fitted_steps(measured: list[MeasuredSteps], device: HardwareProfile) -> dict[str, float]:
     h2d = device.h2d_bytes_per_s.value
-    found = fit_steps(measured, commit_byte_ns=1e9 / h2d, memory_bytes_per_s=device.hbm_bytes_per_s.value)
+    found = fit_steps(
+        measured,
+        commit_byte_ns=1e9 / h2d,
+        store_token_ns=1e9 * KV_BYTES / device.store_bytes_per_s.value,
+        memory_bytes_per_s=device.hbm_bytes_per_s.value,
+    )
     return (
         {f"host {k}": v for k, v in found.host.coefficients.items()}
         | dict(found.device.coefficients)
@@ -70,13 +77,11 @@ def test_a_simulated_device_gives_its_own_coefficients_back() -> None:
     assert found["segment"] == pytest.approx(value("copy_segment_ns"), rel=0.02)
     assert found["mixed"] == pytest.approx(value("mixed_launch_ns"), rel=0.05)
     assert found["eager"] == pytest.approx(value("first_launch_ns"), rel=0.05)
-    kv = 1024  # bytes of a token of the small model
-    table = 1e9 * kv / (value("hbm_bytes_per_s") * value("attention_table_efficiency"))
-    contiguous = 1e9 * kv / (value("hbm_bytes_per_s") * value("attention_contiguous_efficiency"))
+    table = 1e9 * KV_BYTES / (value("hbm_bytes_per_s") * value("attention_table_efficiency"))
+    contiguous = 1e9 * KV_BYTES / (value("hbm_bytes_per_s") * value("attention_contiguous_efficiency"))
     assert found["table_token"] == pytest.approx(table, rel=0.02)
     assert found["contiguous_token"] == pytest.approx(contiguous, rel=0.02)
     assert found["idle_token"] == pytest.approx(0.4 * contiguous, rel=0.02)
-    assert found["stored"] == pytest.approx(1e9 * kv / value("store_bytes_per_s"), rel=0.02)
 
 
 def test_what_is_held_out_changes_nothing() -> None:

@@ -26,7 +26,7 @@ def timing(**parts: int) -> StepTiming:
 def test_each_part_is_divided_by_the_pace_of_its_kind_of_work() -> None:
     slow = timing(host=200, commit=100, transport=40, attention=600, dense=300)
     assert undisturbed_timing(slow, (2.0, 1.0), mixed=False) == timing(
-        host=100, commit=50, transport=20, attention=300, dense=200
+        host=100, commit=50, transport=20, attention=429, dense=200
     )
     assert undisturbed_timing(slow, (2.0, 1.2), mixed=True) == timing(
         host=100, commit=50, transport=20, attention=500, dense=188

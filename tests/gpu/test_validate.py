@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -14,13 +15,14 @@ import torch
 from kvrm_gpu import validate as module
 from kvrm_gpu.calibrate import calibrate
 from kvrm_gpu.llama import Llama
+from kvrm_gpu.measure_machine import Machine
 from kvrm_gpu.measure_pace import PacedExecutor
 from kvrm_gpu.profile_scale import POLICIES as EVERY_POLICY
 from kvrm_gpu.prompts import random_prompt
 from kvrm_gpu.reference_tokens import TokenCheck
-from kvrm_gpu.validate import LOADS, missed_goals, validate, verdict
+from kvrm_gpu.validate import LOADS, missed_goals, notes_of, validate, verdict
 from kvrm_gpu.validate_load import Load
-from kvrm_gpu.validate_report import END_TO_END, end_to_end_errors, part_errors, step_errors
+from kvrm_gpu.validate_report import END_TO_END, end_to_end_errors, part_errors, step_errors, together
 from kvrm_gpu.validate_run import Run, run_recorded
 from kvrm_sim import state as st
 from kvrm_sim.config import load_hardware
@@ -92,6 +94,7 @@ def test_another_decision_on_the_recorded_times_fails(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(module, "run_recorded", otherwise)
     report = small_loop(policies=("dynamic",), repeats=1)
+    assert not any("piecewise" in note or "queues" in note for note in report["notes"])
     assert report["decisions_identical"] is False
     assert report["policies"]["dynamic"]["closed_loop"]["0.5"]["decisions_identical"] is False
     assert [line.partition(":")[0] for line in verdict(report)] == ["dynamic"]
@@ -210,6 +213,46 @@ def test_only_this_machines_yardsticks_are_a_measure(own: bool) -> None:
     measures = {name: found["undisturbed_ns"] for name, found in report["pace"].items()}
     assert (measures == profile.yardsticks_ns) == own
     assert any("compare two machines" in note for note in report["notes"]) != own
+
+
+def test_one_repeat_has_no_spread_and_nothing_is_called_noise() -> None:
+    run = run_of([STEP], [STEP | {"host": 200}], ttft_p50=1.0)
+    found = step_errors([run], parts_known=True)
+    assert found["step_time_repeat_spread"] is None
+    assert found["parts"]["host"] == {"error": 1.0, "repeat_spread": None, "noise": None, "share": 0.1}
+    figures = end_to_end_errors([run], run_of([STEP], [STEP], ttft_p50=1.5))
+    assert (figures["ttft_p50"]["repeat_spread"], figures["ttft_p50"]["noise"]) == (None, None)
+    loop = {"0.5": dict.fromkeys(END_TO_END, figures["ttft_p50"])}
+    policy = found | {"decisions_identical": True, "token_mismatches": 0, "steps": 1, "fitted": True}
+    every = together({"static": policy | {"closed_loop": loop}})
+    assert every["step_time_repeat_spread"] is None
+    assert every["closed_loop"]["0.5"]["ttft_p50"] == {
+        "median_abs_error": 0.5, "max_abs_error": 0.5, "max_repeat_spread": None, "noise": None,
+    }  # fmt: skip
+    lines = missed_goals({"policies": {"static": policy | {"closed_loop": loop, "step_time_median_abs_error": 0.2}}})
+    assert len(lines) == 3
+    assert all(line.endswith("(one repeat: its spread is unknown)") for line in lines)
+
+
+def test_notes_are_of_what_was_run() -> None:
+    profile = calibration().profile
+    machine = Machine(backend="cpu", name=calibration().report["device"], versions="", date="", memory_bytes=1)
+    assert notes_of(profile, machine, ["static", "kv-rm"], [0.5, 1.5]) == []
+    (mixed,) = notes_of(profile, machine, ["static", "graph-paged"], [0.5])
+    assert mixed.startswith("graph-paged runs mixed steps kernel by kernel")
+    (queue,) = notes_of(profile, machine, ["static"], [0.5, 1.0])
+    assert queue.startswith("the load of 1 is about the rate")
+
+
+def test_progress_begins_with_what_is_done_and_names_each_phase() -> None:
+    told: list[str] = []
+    small_loop(policies=("dynamic",), repeats=2, progress=told.append)
+    first, *phases = told
+    assert re.fullmatch(r"validating on .*: 1 policies, each run 2 times on 16 requests, 2 repeats after a .*", first)
+    names = [phase.partition(": ") for phase in phases]
+    assert [detail for _, _, detail in names] == ["dynamic"] * 4
+    expected = ("warming up", "repeat 1 of 2, about", "repeat 2 of 2, about", "comparing")
+    assert all(phase.startswith(word) for (phase, _, _), word in zip(names, expected, strict=True))
 
 
 def test_goals_that_are_missed_are_told_apart_from_failures() -> None:

@@ -138,6 +138,7 @@ def test_errors_survive_pickling() -> None:
         ("orca-max", {"reserve.declared_default_tokens": 128}, "has no effect"),
         ("dynamic", {"launch.batch_sizes": "vllm"}, "captures nothing"),
         ("dynamic", {"launch.mixed": "piecewise"}, "captures nothing"),
+        ("graph-paged", {"launch.mode": "eager"}, "'vllm' and launch.mixed = 'piecewise' have no effect"),
         ("kv-rm", {"launch.token_sizes": [16]}, 'with launch.mixed = "eager"'),
         ("graph-paged", {"transport.scope": "model"}, "moves nothing"),
         ("kv-rm", {"transport.staging": "delta"}, 'needs scope = "model"'),
