@@ -139,11 +139,14 @@ class DecodeStep:
         self._tokens[:rows].copy_(model.greedy(hidden))
 
     def _stage_slots(self, shape: StepShape) -> torch.Tensor | None:
-        """Where the new tokens go in staging: int64 [rows], -1 for padding, which must not touch row 0."""
+        """Where the new tokens go in staging: int64 [rows], -1 for padding, which must not touch row 0.
+
+        Last of what the row reads, which is not where its position says when the row has dropped history.
+        """
         if self._staging is None or shape.reads != "staged":
             return None
         first = self._fields["stage_rows"][: shape.rows].long() * (self._staging.width * self._staging.shape.block_size)
-        at = first + self._fields["positions"][: shape.rows]
+        at = first + self._fields["lengths"][: shape.rows] - 1
         return torch.where(self._fields["active"][: shape.rows] != 0, at, -1)
 
     def _stage_layer(self, index: int) -> torch.Tensor | None:

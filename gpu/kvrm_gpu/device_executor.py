@@ -1,9 +1,10 @@
 """DeviceExecutor: the simulator's own Executor protocol, carried out on a device and measured.
 
 The core decides (:func:`kvrm_sim.executor.drive`), every :class:`StepPlan` is executed as it is, and the measured time
-goes back. A request's prompt is random tokens drawn from (seed, row), each next token the model's likeliest, so tokens
-can be compared with a plain forward; a preempted request prefills its prompt and what it has delivered again, and a
-request ends at its recorded length.
+goes back. A request's prompt is random tokens (prompts.py), each next token the model's likeliest, so tokens can be
+compared with a plain forward; a preempted request prefills its prompt and what it has delivered again, and a request
+ends at its recorded length. Shared blocks are in a row's table, and a copied tail is there before the step (tails.py).
+With far history a row reads what is left of it: the first blocks as they were written, for no summaries are computed.
 
 A step in which only rows decode runs as a captured graph, or kernel by kernel; one with prefill chunks always runs
 kernel by kernel, as one pass (mixed_step.py). Left out: piecewise graphs, double-buffered staging, `prefill = none`,
@@ -29,6 +30,7 @@ from kvrm_gpu.llama import Llama
 from kvrm_gpu.mixed_step import Chunk, MixedStep, torch_chunk_attention
 from kvrm_gpu.ranges import name_methods, with_named_kernels, with_named_methods
 from kvrm_gpu.results import ResultRing
+from kvrm_gpu.tails import TailCopies
 from kvrm_gpu.transfer import Space, TransferEngine
 from kvrm_gpu.wire import ECHO_WORDS, WireShape
 from kvrm_sim import state as st
@@ -38,9 +40,11 @@ from kvrm_sim.errors import ConfigError
 from kvrm_sim.executor import StepPlan, StepTiming
 from kvrm_sim.memory import MemoryPlan, table_width_blocks
 from kvrm_sim.policy import Policy
-from kvrm_sim.shapes import most_tokens_in_a_step
+from kvrm_sim.shapes import history_blocks, most_tokens_in_a_step
 
 PATCH_CAPACITY = 4096
+#: A row's number to the committer: its admission, then the tokens of history that it has dropped.
+_DROPPED_BITS = 32
 #: Whole steps are timed with this; what it counts is said in the reports.
 CLOCKS: dict[str, Callable[[], int]] = {"thread_cpu_time": time.thread_time_ns, "wall": time.perf_counter_ns}
 
@@ -65,7 +69,6 @@ NOT_EXECUTED: tuple[tuple[str, object, str], ...] = (
     ("launch.mixed", "piecewise", "the device has no piecewise graphs; its mixed steps run kernel by kernel (eager)"),
     ("launch.capture", "first_use", "the device captures its graphs before the run"),
     ("transport.double_buffered", True, "the device has one staging buffer"),
-    ("pager.prefix_sharing", True, "the device does not share blocks yet, its prompts are drawn apart"),
 )
 
 
@@ -75,17 +78,15 @@ def _refuse(policy: Policy) -> None:
         part, _, name = key.partition(".")
         if getattr(getattr(policy, part), name) == value:
             raise ConfigError(f"{key} = {value!r}: {why}", key, value)
-    if policy.far_history is not None:
-        why = "the device writes no summaries yet, it executes exact attention only"
-        raise ConfigError(f"far_history: {why}", "far_history.window_tokens", policy.far_history.window_tokens)
 
 
 class DeviceExecutor:
     """One replica's device: pool, staging, model, captured graphs. ``prompt`` gives a request row's tokens.
 
     ``delta_commit``: upload what changed in the block tables, not all of them. ``ranges``: name the parts of each step
-    to profilers (ranges.py). ``sequences``: prompt and delivered tokens of each request row. ``parts_known``: whether
-    attention and transport are timed apart; where not, and for the launch everywhere, their time is in the dense part.
+    to profilers (ranges.py). ``sequences``: prompt and delivered tokens of each request row; ``prefills``: its chunks.
+    ``parts_known``: whether attention and transport are timed apart; where not, and for the launch everywhere, their
+    time is in the dense part.
     """
 
     def __init__(
@@ -107,6 +108,8 @@ class DeviceExecutor:
         self._parts = backend.parts if isinstance(backend, LiveCpuBackend) else PartClock()
         self.parts_known = isinstance(backend, LiveCpuBackend)
         self.sequences: dict[int, list[int]] = {}
+        #: (start, tokens, known) of every chunk, in order: with far history tokens depend on where chunks end.
+        self.prefills: dict[int, list[tuple[int, int, int]]] = {}
         self._policy, self._prompt, self._delta_commit = policy, prompt, delta_commit
         #: Where steps run, one after another.
         self.stream = backend.stream()
@@ -133,7 +136,7 @@ class DeviceExecutor:
 
     def _name_parts(self) -> None:
         """Put what the host does for each part of a step inside a range of that name."""
-        own = {"_chunks": "host", "_commit": "host", "_move": "transport", "_launch": "launch"}
+        own = {"_chunks": "host", "_commit": "host", "_transport": "transport", "_launch": "launch"}
         name_methods(self.backend, self, own)
         name_methods(self.backend, self._committer, {"commit": "commit"})
         name_methods(self.backend, self._mixed, {"attend_chunk": "attention"})
@@ -147,12 +150,14 @@ class DeviceExecutor:
         staging = None
         if policy.staged:
             staged = shape if self._model_scope else replace(shape, layers=1)
-            staging = Staging(backend, staged, plan.slots, width, policy.layout)
+            staging = Staging(backend, staged, plan.slots, history_blocks(config), policy.layout)
+        # A block of the pool is in one group at most, unless rows share it.
+        most_groups = plan.slots * width if policy.pager.prefix_sharing else plan.pool_blocks
         wire = WireShape(
             slots=plan.slots,
             table_width=width if policy.paged else 1,
-            # At layer scope the step gathers what the descriptor lists: at most every block of the pool.
-            group_capacity=plan.pool_blocks if policy.staged and not self._model_scope else 1,
+            # At layer scope the step gathers what the descriptor lists.
+            group_capacity=most_groups if policy.staged and not self._model_scope else 1,
             patch_capacity=PATCH_CAPACITY,
         )
         self._committer = Committer(backend, wire, self.stream, block_size=block_size)
@@ -171,12 +176,19 @@ class DeviceExecutor:
             max_pages=plan.slots * width,
             chunk_attention=(backend.chunk_attention if isinstance(backend, LiveCpuBackend) else torch_chunk_attention),
         )
+        self._build_moves(plan, staging)
+
+    def _build_moves(self, plan: MemoryPlan, staging: Staging | None) -> None:
+        """What moves blocks before a step: history to staging at model scope, and partial tails."""
+        backend, policy, clock = self.backend, self._policy, StreamClock(self.backend)
+        pool = Space(self.pool, clock)
         self._moves: tuple[TransferEngine, Space, Space] | None = None
         if staging is not None and self._model_scope:
-            clock = StreamClock(backend)
             route, capacity = policy.transport.submission, plan.group_capacities[-1]
             engine = TransferEngine(backend, clock, self.stream, route, capacity)
-            self._moves = engine, Space(self.pool, clock), Space(staging, clock)
+            self._moves = engine, pool, Space(staging, clock)
+        copies = policy.pager.prefix_sharing and policy.pager.partial_tail == "copy"
+        self._tails = TailCopies(backend, pool, self.stream, plan.slots) if copies else None
 
     def _shape(self, rows: int, context: int, *, graph: bool) -> StepShape:
         policy = self._policy
@@ -198,10 +210,7 @@ class DeviceExecutor:
         flight = _Flight(0, None, [], self._resumed_ns)
         chunks = self._chunks(plan, flight)
         self._commit(plan, flight)
-        if self._moves is not None and plan.descriptor.num_groups:
-            begun = self._clock()
-            self._move(plan, *self._moves)
-            flight.submit_ns = self._clock() - begun
+        self._transport(plan, flight)
         self._launch(plan, chunks)
         flight.result = self._results.fetch()
         self._flights[plan.number] = flight
@@ -217,10 +226,12 @@ class DeviceExecutor:
             if planned.row not in self.sequences:
                 begun = self._clock()
                 self.sequences[planned.row] = self._prompt(planned.row, planned.known).tolist()
+                self.prefills[planned.row] = []
                 flight.begun_ns += self._clock() - begun  # a prompt comes with its request: no server draws it
+            self.prefills[planned.row].append((planned.start, planned.tokens, planned.known))
             known = self.sequences[planned.row]
             tokens = np.array(known[planned.start : planned.start + planned.tokens], np.int64)
-            chunks.append(Chunk(tokens, planned.start, planned.table, planned.gives_token))
+            chunks.append(Chunk(tokens, planned.start, planned.table, planned.gives_token, planned.dropped_blocks))
             if planned.gives_token:
                 flight.deliveries.append((planned.row, after))
                 after += 1
@@ -232,8 +243,10 @@ class DeviceExecutor:
         tokens, owners, counts = (np.zeros(len(d.active), np.int64) for _ in range(3))
         for slot, (stage_row, row) in zip(live, plan.decoding, strict=True):
             tokens[slot] = self.sequences[row][int(d.positions[slot])]
-            owners[slot] = self._owners[stage_row]
+            owners[slot] = self._owners[stage_row] << _DROPPED_BITS
             flight.deliveries.append((row, slot))
+        # A row that has dropped history (whole blocks: what its position is ahead of its length) has another table.
+        owners += d.positions + (d.active - d.lengths)
         counts[live] = -(-d.lengths[live] // self.pool.shape.block_size) if self._policy.paged else 1
         groups = d.num_groups
         if self._moves is not None:
@@ -243,8 +256,20 @@ class DeviceExecutor:
         flight.commit_ns = self._clock() - flight.host_ns
         d.num_groups = groups
 
-    def _move(self, plan: StepPlan, engine: TransferEngine, pool: Space, staging: Space) -> None:
-        engine.move(pool, staging, plan.descriptor.groups[: plan.descriptor.num_groups])
+    def _transport(self, plan: StepPlan, flight: _Flight) -> None:
+        """Everything that is moved before the step; kernels that are timed by themselves are not timed twice."""
+        d = plan.descriptor
+        tails = self._tails if any(chunk.copied_from for chunk in plan.chunks) else None
+        moves = self._moves if d.num_groups else None
+        if tails is None and moves is None:
+            return
+        begun, kernels = self._clock(), self._parts.spent_ns["transport"]
+        if tails is not None:
+            tails.copy(plan.chunks)
+        if moves is not None:
+            engine, pool, staging = moves
+            engine.move(pool, staging, d.groups[: d.num_groups])
+        flight.submit_ns = self._clock() - begun - (self._parts.spent_ns["transport"] - kernels)
 
     def _launch(self, plan: StepPlan, chunks: Sequence[Chunk]) -> None:
         d, step = plan.descriptor, plan.step

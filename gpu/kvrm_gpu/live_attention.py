@@ -96,15 +96,15 @@ def attend_rows(
 
 
 @_compiled
-def attend_chunk(query: Any, cache: Any, pages: Any, computed: int, out: Any) -> None:
-    """The loop of a chunk's attention: its token i attends to entries [0, computed + i]."""
+def attend_chunk(query: Any, cache: Any, pages: Any, before: int, out: Any) -> None:
+    """The loop of a chunk's attention: token i of the chunk attends to entries [0, before + i]."""
     count, heads, width = query.shape
     block_size, kv_heads = cache.shape[2], cache.shape[3]
     scale = np.float32(width**-0.5)
-    scores = np.empty(computed + count, np.float32)
+    scores = np.empty(before + count, np.float32)
     totals = np.empty(width, np.float32)
     for row in range(count):
-        end = computed + row + 1
+        end = before + row + 1
         for head in range(heads):
             kv = head // (heads // kv_heads)
             greatest = np.float32(-math.inf)
@@ -221,11 +221,11 @@ def _rows(
 
 
 def chunk_attention(
-    query: torch.Tensor, cache: torch.Tensor, pages: torch.Tensor, computed: int, *, loop: Loop = attend_chunk
+    query: torch.Tensor, cache: torch.Tensor, pages: torch.Tensor, before: int, *, loop: Loop = attend_chunk
 ) -> torch.Tensor:
-    """``query`` float32 [n, heads, head_dim] of a chunk at positions ``computed``, … against one layer's ``cache``
-    through ``pages`` int64 (which hold the chunk too); returns the same shape.
+    """``query`` float32 [n, heads, head_dim] of a chunk that is entries ``before``, … of ``pages`` int64, against all
+    of them up to its own in one layer's ``cache``; returns the same shape.
     """
     out = torch.empty(query.shape)
-    loop(query.numpy(), cache.numpy(), pages.numpy(), computed, out.numpy())
+    loop(query.numpy(), cache.numpy(), pages.numpy(), before, out.numpy())
     return out

@@ -23,33 +23,39 @@ from kvrm_gpu.kv_pool import NULL_BLOCK, KvPool, Staging
 from kvrm_gpu.llama import Llama
 from kvrm_gpu.wire import WireShape
 
-#: (query [n, heads, head_dim], one layer's cache, pages int64, computed) -> attended, of the query's shape.
+#: (query [n, heads, head_dim], one layer's cache, pages int64, entries of the pages before the chunk) -> attended, of
+#: the query's shape.
 ChunkAttention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, int], torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Prompt tokens int64 [n] at positions ``computed``, …; ``pages`` int64: the row's blocks, the chunk's included."""
+    """Prompt tokens int64 [n] at positions ``computed``, …; ``pages`` int64: the row's blocks, the chunk's included.
+
+    ``dropped_blocks``: blocks of the row's history that it has given back and that are not in ``pages``: entries lie
+    by so much earlier in it than their positions say.
+    """
 
     tokens: NDArray[np.int64]
     computed: int
     pages: NDArray[np.int64]
     #: Whether its last token's successor is wanted.
     delivers: bool
+    dropped_blocks: int = 0
 
 
-def torch_chunk_attention(query: torch.Tensor, cache: torch.Tensor, pages: torch.Tensor, computed: int) -> torch.Tensor:
-    """Causal attention of a chunk to its prefix and itself, through torch."""
+def torch_chunk_attention(query: torch.Tensor, cache: torch.Tensor, pages: torch.Tensor, before: int) -> torch.Tensor:
+    """Causal attention of a chunk to the ``before`` entries before it and to itself, through torch."""
     count, heads, _ = query.shape
     history = cache[pages]
-    keys, values = (history[:, half].flatten(0, 1)[: computed + count].transpose(0, 1) for half in (0, 1))
+    keys, values = (history[:, half].flatten(0, 1)[: before + count].transpose(0, 1) for half in (0, 1))
     ratio = heads // keys.shape[0]
-    at = torch.arange(computed + count, device=query.device)
+    at = torch.arange(before + count, device=query.device)
     attended = functional.scaled_dot_product_attention(
         query.transpose(0, 1),
         keys.repeat_interleave(ratio, 0),
         values.repeat_interleave(ratio, 0),
-        attn_mask=at[None, :] <= at[computed:, None],
+        attn_mask=at[None, :] <= at[before:, None],
     )
     return attended.transpose(0, 1)
 
@@ -109,7 +115,7 @@ class MixedStep:
 
     def _check(self, chunk: Chunk) -> None:
         count = len(chunk.tokens)
-        needed = -(-(chunk.computed + count) // self._pool.shape.block_size)
+        needed = -(-(chunk.computed + count) // self._pool.shape.block_size) - chunk.dropped_blocks
         if count == 0:
             raise PackError(f"a chunk of no tokens after {chunk.computed}")
         if len(chunk.pages) < needed or int(chunk.pages[:needed].min()) <= NULL_BLOCK:
@@ -127,7 +133,7 @@ class MixedStep:
             words[first : first + n] = chunk.tokens
             words[count + first : count + first + n] = positions
             words[2 * count + first : 2 * count + first + n] = (
-                chunk.pages[positions // block] * block + positions % block
+                chunk.pages[positions // block - chunk.dropped_blocks] * block + positions % block
             )
             words[page : page + len(chunk.pages)] = chunk.pages
             first, page = first + n, page + len(chunk.pages)
@@ -161,7 +167,7 @@ class MixedStep:
         if self._staging is None or self._staging.shape.layers == 1 or rows == 0:
             return None
         first = self._fields["stage_rows"][:rows].long() * (self._staging.width * self._staging.shape.block_size)
-        at = torch.where(self._fields["active"][:rows] != 0, first + self._fields["positions"][:rows], -1)
+        at = torch.where(self._fields["active"][:rows] != 0, first + self._fields["lengths"][:rows] - 1, -1)
         return torch.cat((at, at.new_full((count,), -1)))
 
     def _attend_rows(
@@ -192,8 +198,9 @@ class MixedStep:
         for chunk in chunks:
             n = len(chunk.tokens)
             own = pages[page : page + len(chunk.pages)]
+            before = chunk.computed - chunk.dropped_blocks * self._pool.shape.block_size
             attended[first : first + n] = self.attend_chunk(
-                query[first : first + n], self._pool.layer(index), own, chunk.computed
+                query[first : first + n], self._pool.layer(index), own, before
             )
             first, page = first + n, page + len(chunk.pages)
 

@@ -132,10 +132,11 @@ def patch_tables(
 ) -> tuple[int, int]:
     """Bring ``mirror`` (int32 [slots, width], what the device will hold) up to ``tables`` (int32 [slots, width]).
 
-    ``owners`` int64 [slots]: a number that no two requests, and no two admissions of one, share; 0 for a row without
-    one. ``counts`` int64 [slots]: valid blocks of a row. While its owner stays, a row only grows; what is beyond its
-    blocks is reset. Writes the entries that changed into ``patches`` int32 [capacity, 2] = (entry, block) as far as
-    there is room. Returns (entries that changed, change of the checksum); more than the capacity: upload the whole.
+    ``owners`` int64 [slots]: a number that no two requests share, no two admissions of one, and no two times between
+    which a row has given blocks back; 0 for a row without one. ``counts`` int64 [slots]: valid blocks of a row. While
+    its owner stays, a row only grows; what is beyond its blocks is reset. Writes the entries that changed into
+    ``patches`` int32 [capacity, 2] = (entry, block) as far as there is room. Returns (entries that changed, change of
+    the checksum); more than the capacity: upload the whole.
     """
     width = mirror.shape[1]
     changed = 0

@@ -2,7 +2,8 @@
 
 `smoke` is for a CPU and a small model: a step takes about a millisecond, so six policies at three loads take minutes.
 `device` is for an accelerator. Both change sizes only, with one exception, said in every report: a policy with
-piecewise mixed steps runs them kernel by kernel, because the device's executor has no piecewise graphs.
+piecewise mixed steps runs them kernel by kernel, because the device's executor has no piecewise graphs. What far
+history keeps is divided as lengths are.
 """
 
 from __future__ import annotations
@@ -39,7 +40,16 @@ class Scale:
         }
         if runs_mixed_steps_eagerly(name):
             changes["launch.mixed"] = "eager"
+        far = preset.far_history
+        if far is not None:
+            summary_tokens = far.summary_blocks * preset.pager.block_size_tokens
+            changes["far_history.window_tokens"] = self._blocks(far.window_tokens) * self.block_size_tokens
+            changes["far_history.summary_blocks"] = self._blocks(summary_tokens)
         return preset.override(changes)
+
+    def _blocks(self, tokens: int) -> int:
+        """Whole blocks of this scale that hold a length divided as a trace's lengths are."""
+        return -(-tokens // (self.length_divisor * self.block_size_tokens))
 
     def config(
         self, policy: str, model: ModelSpec, hardware: HardwareProfile, *, pool_blocks: int | None = None, seed: int = 0

@@ -31,6 +31,7 @@ class Space:
 
     def __init__(self, pool: KvPool, clock: StreamClock) -> None:
         self.pool = pool
+        self.clock = clock
         self.order = BlockOrder(clock, pool.num_blocks)
 
     @property

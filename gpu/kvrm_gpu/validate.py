@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from kvrm_gpu.backend import Backend
 from kvrm_gpu.calibrate import FITTED, Device, backend_for, clock_report, require_at_least
 from kvrm_gpu.device_executor import DeviceExecutor
+from kvrm_gpu.far_mask import FarView
 from kvrm_gpu.llama import Llama
 from kvrm_gpu.measure_machine import Machine
 from kvrm_gpu.measure_pace import PacedExecutor, Yardstick
@@ -28,7 +29,6 @@ from kvrm_gpu.measure_points import undisturbed
 from kvrm_gpu.measure_room import require_room
 from kvrm_gpu.measure_turns import Turns, minutes
 from kvrm_gpu.profile_scale import POLICIES, Scale, runs_mixed_steps_eagerly, scale_for
-from kvrm_gpu.prompts import random_prompt
 from kvrm_gpu.reference_tokens import TokenCheck
 from kvrm_gpu.validate_load import Load, saturation_per_s
 from kvrm_gpu.validate_report import end_to_end_errors, missed_goals, step_errors, together, verdict
@@ -60,7 +60,7 @@ class _Setting:
     config: ReplicaConfig
     plan: MemoryPlan
     device: PacedExecutor
-    parts_known: bool
+    executor: DeviceExecutor
     load: Load
     saturation_per_s: float
 
@@ -98,12 +98,13 @@ def validate(
     size = scale_for(scale, backend.name)
     machine = Machine.of(backend, datetime.now(UTC).date().isoformat())
     source = trace if isinstance(trace, Trace) else open_trace(trace, seed=seed, rows=rows)
-    load = Load.of(source, size, rows)
     configs = {policy: size.config(policy, spec, profile, seed=seed) for policy in policies}
+    shares = any(config.policy.pager.prefix_sharing for config in configs.values())
+    load = Load.of(source, size, rows, with_ids=shares)
     require_room(backend, spec, configs.values())
     tell(_announcement(machine, size, len(policies), 1 + len(loads), len(load.arrivals), repeats))
     llama = Llama(spec, backend.device, seed)
-    prompt = random_prompt(spec.vocab_size, seed)
+    prompt = load.prompts(spec.vocab_size, seed)
     # Compared with another machine's yardsticks, this one would look as fast as that.
     yardstick = Yardstick(backend, llama, profile.yardsticks_ns if machine.name in profile.description else None)
     common = (backend, llama, prompt, load, yardstick, ranges)
@@ -127,7 +128,7 @@ def validate(
         "trace": {"name": source.info.name, "sha256": source.info.sha256, "rows": len(load.arrivals)},
         "loads": list(loads),
         "repeats": repeats,
-        "notes": notes_of(profile, machine, policies, loads),
+        "notes": [*notes_of(profile, machine, policies, loads), *_sharing_notes(shares, load, source.info.name)],
         **together(found),
         "policies": found,
         "wall_s": time.perf_counter() - began,
@@ -157,6 +158,12 @@ def _announcement(machine: Machine, size: Scale, policies: int, runs: int, reque
     return f"{what}; about {minutes(seconds)} on a machine that does nothing else"
 
 
+def _sharing_notes(shares: bool, load: Load, trace: str) -> list[str]:
+    if not shares or load.hash_block_tokens is not None:
+        return []
+    return [f"{trace} has no prefix hashes: pager.prefix_sharing found nothing to share"]
+
+
 def _setting(
     config: ReplicaConfig,
     backend: Backend,
@@ -172,7 +179,7 @@ def _setting(
         config=config,
         plan=plan,
         device=PacedExecutor(device, yardstick),
-        parts_known=device.parts_known,
+        executor=device,
         load=load,
         saturation_per_s=saturation_per_s(load, config, plan),
     )
@@ -184,8 +191,8 @@ class _Runs:
     def __init__(self, loads: Sequence[float]) -> None:
         self.lockstep: list[Run] = []
         self.closed: dict[float, list[Run]] = {share: [] for share in loads}
-        #: Prompt and delivered tokens by request, of every run.
-        self.sequences: list[dict[int, list[int]]] = []
+        #: Prompt and delivered tokens by request, of every run, and what they saw.
+        self.delivered: list[tuple[dict[int, list[int]], FarView | None]] = []
 
     def once(self, setting: _Setting, *, keep: bool) -> None:
         """Lockstep at saturation, then the closed loop at each load; only a warm-up unless ``keep``."""
@@ -194,11 +201,20 @@ class _Runs:
         if not keep:
             return
         self.lockstep.append(run)
-        self.sequences.append(dict(setting.device.sequences))
+        self.delivered.append((dict(setting.device.sequences), _far_view(setting)))
         for share, runs in self.closed.items():
             arrivals = setting.load.at_rate(share * setting.saturation_per_s)
             runs.append(run_closed(*common, arrivals, setting.device))
-            self.sequences.append(dict(setting.device.sequences))
+            self.delivered.append((dict(setting.device.sequences), _far_view(setting)))
+
+
+def _far_view(setting: _Setting) -> FarView | None:
+    policy = setting.config.policy
+    if policy.far_history is None:
+        return None
+    block = policy.pager.block_size_tokens
+    prefills = dict(setting.executor.prefills)
+    return FarView(block, policy.far_history.blocks(block), policy.far_history.summary_blocks, prefills)
 
 
 def _execute(
@@ -230,7 +246,7 @@ def _compared(
     found = {}
     for policy, setting in settings.items():
         tell(f"comparing: {policy}")
-        wrong = max(tokens.mismatches(sequences) for sequences in runs[policy].sequences)
+        wrong = max(tokens.mismatches(*delivered) for delivered in runs[policy].delivered)
         found[policy] = {"fitted": policy in fitted, "token_mismatches": wrong} | _compare(setting, runs[policy])
     return found
 
@@ -257,6 +273,7 @@ def _compare(setting: _Setting, runs: _Runs) -> dict[str, Any]:
         "saturation_requests_per_s": setting.saturation_per_s,
         "decisions_identical": identical,
         "steps": len(simulated.digests),
-        **step_errors(runs.lockstep, parts_known=setting.parts_known),
+        "hit_tokens": simulated.hit_tokens,
+        **step_errors(runs.lockstep, parts_known=setting.executor.parts_known),
         "closed_loop": closed,
     }

@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from kvrm_gpu.measure_pace import PacedExecutor
 from kvrm_gpu.measure_points import undisturbed
-from kvrm_gpu.measure_steps import quiet_sinks
+from kvrm_gpu.validate_load import Load
 from kvrm_sim import state as st
 from kvrm_sim.config import ReplicaConfig
-from kvrm_sim.derivation import parameters_of
 from kvrm_sim.distribution import Distribution
 from kvrm_sim.executor import CostModelExecutor, Executor, RecordedExecutor, StepPlan, StepTiming, drive
 from kvrm_sim.memory import MemoryPlan
@@ -33,7 +32,8 @@ FIGURES = {
 @dataclass(slots=True)
 class Run:
     """``digests`` of every step's decisions; ``predicted_ns`` and ``measured_ns``: int64 [steps, parts]; ``raw_ns``: of
-    executed steps, before the machine's pace was taken off; ``mixed``: which steps computed prompts.
+    executed steps, before the machine's pace was taken off; ``mixed``: which steps computed prompts; ``hit_tokens``:
+    tokens of prompts that were found cached.
     """
 
     digests: list[str] = field(default_factory=list)
@@ -42,6 +42,7 @@ class Run:
     raw_ns: list[int] = field(default_factory=list)
     mixed: list[bool] = field(default_factory=list)
     figures: dict[str, float] = field(default_factory=dict)
+    hit_tokens: int = 0
 
     @property
     def predicted_ns(self) -> NDArray[np.int64]:
@@ -87,32 +88,29 @@ class _Noting:
         return self._executor.poll_transfers()
 
 
-def run_lockstep(config: ReplicaConfig, plan: MemoryPlan, arrivals: st.Records, device: PacedExecutor) -> Run:
+def run_lockstep(config: ReplicaConfig, plan: MemoryPlan, load: Load, device: PacedExecutor) -> Run:
     """The simulator's own course, every step of it executed. Raises what the device raises."""
-    return _run(config, plan, arrivals, device, lockstep=True)
+    return _run(config, plan, load, device, lockstep=True)
 
 
-def run_closed(config: ReplicaConfig, plan: MemoryPlan, arrivals: st.Records, device: PacedExecutor) -> Run:
+def run_closed(config: ReplicaConfig, plan: MemoryPlan, load: Load, device: PacedExecutor) -> Run:
     """Measured times drive the clock."""
-    return _run(config, plan, arrivals, device)
+    return _run(config, plan, load, device)
 
 
-def run_recorded(config: ReplicaConfig, plan: MemoryPlan, arrivals: st.Records, timings: list[StepTiming]) -> Run:
+def run_recorded(config: ReplicaConfig, plan: MemoryPlan, load: Load, timings: list[StepTiming]) -> Run:
     """The core once more, on the times of an earlier run."""
-    return _run(config, plan, arrivals, RecordedExecutor(timings))
+    return _run(config, plan, load, RecordedExecutor(timings))
 
 
-def run_simulated(config: ReplicaConfig, plan: MemoryPlan, arrivals: st.Records) -> Run:
+def run_simulated(config: ReplicaConfig, plan: MemoryPlan, load: Load) -> Run:
     """Predicted times, nothing executed."""
-    return _run(config, plan, arrivals, CostModelExecutor())
+    return _run(config, plan, load, CostModelExecutor())
 
 
-def _run(
-    config: ReplicaConfig, plan: MemoryPlan, arrivals: st.Records, executor: Executor, *, lockstep: bool = False
-) -> Run:
+def _run(config: ReplicaConfig, plan: MemoryPlan, load: Load, executor: Executor, *, lockstep: bool = False) -> Run:
     run = Run()
-    replica = Replica(parameters_of(config, plan, span_ns=None), quiet_sinks())
-    replica.supply(arrivals, known_until_ns=st.NEVER)
+    replica = load.replica(config, plan)
     device = executor if isinstance(executor, PacedExecutor) else None
     if device is not None:
         device.begin()
@@ -125,6 +123,7 @@ def _run(
         run.raw_ns = list(device.raw_ns)
     replica.close()
     run.figures = _figures(replica)
+    run.hit_tokens = int(replica.scalars[0].hit_tokens)
     return run
 
 

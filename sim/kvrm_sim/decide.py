@@ -23,9 +23,6 @@ def _open_step(s: Record, step: Record) -> None:
     step.prefill_pairs = 0
     step.sampled_rows = 0
     step.preempted = 0
-    step.admitted = 0
-    step.hit_tokens = 0
-    step.copied_blocks = 0
     step.stalled_rows = 0
     s.num_prefill = 0
 
@@ -68,7 +65,12 @@ def _take_over_copies(s: Record, step: Record) -> None:
 def decide(p: Record, s: Record, step: Record, a: Arrays) -> bool:
     """Plan the next step at the present time, with its cost; False when there is nothing to run."""
     _open_step(s, step)
-    s.blocks_taken = 0
+    if s.undecided == 0:  # what is decided before a step is planned counts in it
+        s.undecided = 1
+        s.blocks_taken = 0
+        step.admitted = 0
+        step.hit_tokens = 0
+        step.copied_blocks = 0
     if p.run_ahead + p.host_blocks + p.compaction > 0:
         begin_decision(p, s, a)
     schedule(p, s, step, a)
@@ -98,6 +100,7 @@ def decide(p: Record, s: Record, step: Record, a: Arrays) -> bool:
     step.end_ns = step.start_ns + step.duration_ns
     step.delivered_tokens = step.sampled_rows - step.drafted_tokens - step.ended_rows
     step.accepted_tokens = 0
+    s.undecided = 0
     s.start_2_ns = s.start_1_ns
     s.start_1_ns = step.start_ns
     return True

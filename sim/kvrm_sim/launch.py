@@ -42,9 +42,9 @@ def _use_shape(p: Record, step: Record, captured: Ints, shape: int) -> None:
 @kernel
 def _graph_for(p: Record, s: Record, step: Record, ladders: Ints, captured: Ints, rows: Records) -> bool:
     """Choose the captured (batch, context, group capacity) of a decode step; False when none covers it."""
-    if step.decode_rows != step.batch_is_for:  # mostly it is the same as in the step before
-        step.batch_is_for = step.decode_rows
-        step.batch_at = least_entry(ladders, p.batch_sizes_at, p.num_batch_sizes, step.decode_rows)
+    if s.num_running != step.batch_is_for:  # a row that waits keeps its batch row; mostly it is as in the step before
+        step.batch_is_for = s.num_running
+        step.batch_at = least_entry(ladders, p.batch_sizes_at, p.num_batch_sizes, s.num_running)
     batch = step.batch_at
     longest = 1
     if p.track_longest:

@@ -20,11 +20,11 @@ def rotate(x: torch.Tensor) -> torch.Tensor:
     return torch.cat((turned.real, turned.imag), -1)
 
 
-def next_token(model: Llama, tokens: list[int]) -> tuple[int, float]:
-    """(the likeliest token after these, by how much it leads), in float64."""
+def logits(model: Llama, tokens: list[int], mask: torch.Tensor | None = None) -> torch.Tensor:
+    """float64 [tokens, vocabulary]. ``mask`` [tokens, tokens] is added to the scores; causal unless given."""
     spec = model.spec
     x = model.embedding.double()[torch.tensor(tokens)]
-    causal = torch.full((len(tokens), len(tokens)), float("-inf")).triu(1)
+    causal = torch.full((len(tokens), len(tokens)), float("-inf")).triu(1) if mask is None else mask
     for layer in model.layers:
         fused = norm(x, layer.attention_norm.double()) @ layer.qkv.double().T
         q, k, v = fused.split([spec.query_size, spec.kv_size, spec.kv_size], -1)
@@ -39,8 +39,12 @@ def next_token(model: Llama, tokens: list[int]) -> tuple[int, float]:
         x = x + torch.cat(heads, -1) @ layer.output.double().T
         gate, up = (norm(x, layer.mlp_norm.double()) @ layer.gate_up.double().T).chunk(2, -1)
         x = x + (gate * gate.sigmoid() * up) @ layer.down.double().T
-    logits = norm(x[-1], model.final_norm.double()) @ model.head.double().T
-    best = logits.topk(2)
+    return norm(x, model.final_norm.double()) @ model.head.double().T
+
+
+def next_token(model: Llama, tokens: list[int]) -> tuple[int, float]:
+    """(the likeliest token after these, by how much it leads), in float64."""
+    best = logits(model, tokens)[-1].topk(2)
     return int(best.indices[0]), float(best.values[0] - best.values[1])
 
 

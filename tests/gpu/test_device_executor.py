@@ -119,8 +119,6 @@ def test_parts_are_timed_apart_where_the_kernels_are() -> None:
         ("graph-paged", {"launch.mixed": "piecewise"}, "launch.mixed"),
         ("graph-paged", {"launch.capture": "first_use"}, "launch.capture"),
         ("kv-rm", {"transport.double_buffered": True}, "transport.double_buffered"),
-        ("dynamic", {"pager.prefix_sharing": True}, "pager.prefix_sharing"),
-        ("dynamic", {"far_history": {"window_tokens": 8, "summary_blocks": 0}}, "far_history"),
     ],
 )
 def test_what_is_not_executed_is_refused(policy: str, changes: dict[str, object], key: str) -> None:

@@ -90,7 +90,7 @@ def simulated_log(path: Path, noise: float) -> tuple[Path, ReplicaConfig, Memory
     plan = plan_memory(config)
     load = Load.of(open_trace("azure-conv-like", seed=0, rows=150), SCALES["device"], 150)
     replica = Replica(parameters_of(config, plan, span_ns=None), quiet_sinks())
-    replica.supply(load.at_rate(15.0), known_until_ns=st.NEVER)
+    replica.supply(load.at_rate(15.0).arrivals, known_until_ns=st.NEVER)
     records, lines = [], []
     for planned, timing in drive(replica, iter(()), CostModelExecutor()):
         step = planned.step

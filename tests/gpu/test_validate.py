@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,9 +27,9 @@ from kvrm_gpu.validate_report import END_TO_END, end_to_end_errors, part_errors,
 from kvrm_gpu.validate_run import Run, run_recorded
 from kvrm_sim import state as st
 from kvrm_sim.config import load_hardware
-from kvrm_sim.errors import ConfigError
+from kvrm_sim.errors import ConfigError, InputError
 from kvrm_sim.executor import StepTiming
-from kvrm_traces import open_trace
+from kvrm_traces import Trace, open_trace
 from tests.gpu.plain_llama import continuation
 from tests.gpu.small_scale import FITTED, MODEL, SMALL, calibration
 
@@ -37,6 +38,7 @@ ROWS = 16
 
 def small_loop(**changes: Any) -> dict[str, Any]:
     settings: dict[str, Any] = {
+        "trace": "azure-conv-like",
         "policies": ("dynamic", "kv-rm"),
         "loads": (0.5,),
         "rows": ROWS,
@@ -44,7 +46,7 @@ def small_loop(**changes: Any) -> dict[str, Any]:
         "fitted": FITTED,
     }
     settings |= {"hardware": calibration().profile} | changes
-    return validate("azure-conv-like", model=MODEL, device="cpu", scale=SMALL, **settings)
+    return validate(model=MODEL, device="cpu", scale=SMALL, **settings)
 
 
 @cache
@@ -272,7 +274,7 @@ def test_a_load_keeps_the_gaps_of_the_trace_and_fits_the_scale() -> None:
     load = Load.of(open_trace("azure-conv-like", seed=0, rows=50), SMALL, 50)
     assert (load.arrivals["prompt_tokens"] + load.arrivals["output_tokens"] <= SMALL.limit_tokens).all()
     assert load.arrivals["output_tokens"].min() >= 1
-    fast, slow = (load.at_rate(rate)["arrival_ns"].astype(float) for rate in (100.0, 50.0))
+    fast, slow = (load.at_rate(rate).arrivals["arrival_ns"].astype(float) for rate in (100.0, 50.0))
     assert slow[-1] == pytest.approx(49 / 50.0 * 1e9, rel=1e-6)
     assert np.allclose(slow, 2 * fast, atol=2)
     wide = replace(SMALL, limit_tokens=1 << 20, length_divisor=1)
@@ -305,3 +307,75 @@ def test_six_policies_at_three_loads() -> None:
         missed += [(policy, name, f["error"]) for name, f in figures.items() if not f["noise"]]
         missed.append((policy, "step", found["step_time_median_abs_error"]))
     assert [entry for entry in missed if abs(entry[2]) > SHARED_MACHINE] == []
+
+
+def hashed_trace(folder: Path, block_tokens: int = 512) -> Trace:
+    """Conversations that take turns: each prompt is the last one of its conversation and some more."""
+    lines, ids = [], iter(range(10_000))
+    known: list[list[int]] = [[], [], []]
+    for at in range(18):
+        own = known[at % len(known)]
+        own += [next(ids) for _ in range(1 + at % 2)]
+        prompt = block_tokens * len(own) - (0 if at % 3 else 100)
+        line = {"timestamp": 1000 * at, "input_length": prompt, "output_length": 90, "hash_ids": list(own)}
+        lines.append(json.dumps(line))
+        if len(own) * block_tokens > 2000:
+            own.clear()
+    path = folder / "turns.jsonl"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return open_trace(path, hash_block_tokens=block_tokens)
+
+
+def policy_file(folder: Path, base: str, text: str) -> str:
+    path = folder / f"{base}-own.toml"
+    path.write_text(f'base = "{base}"\n{text}\n', encoding="utf-8")
+    return str(path)
+
+
+@pytest.mark.parametrize("tail", ["recompute", "copy"])
+def test_shared_prefixes_of_a_trace_are_executed(tail: str, tmp_path: Path) -> None:
+    """A hash block of the trace is one block of the pager at this scale: 512 tokens divided by 32."""
+    sharing = f'[pager]\nprefix_sharing = true\npartial_tail = "{tail}"'
+    policies = ("dynamic", policy_file(tmp_path, "kv-rm", sharing))
+    report = small_loop(trace=hashed_trace(tmp_path), repeats=1, policies=policies)
+    assert verdict(report) == []
+    assert report["token_mismatches"] == 0
+    hits = [found["hit_tokens"] for found in report["policies"].values()]
+    assert hits[0] == 0
+    assert hits[1] > 0
+    assert not any("nothing to share" in note for note in report["notes"])
+
+
+def test_a_trace_without_hashes_shares_nothing_and_the_report_says_so(tmp_path: Path) -> None:
+    policy = policy_file(tmp_path, "dynamic", "[pager]\nprefix_sharing = true")
+    report = small_loop(trace=open_trace("azure-conv-like", seed=0, rows=ROWS), repeats=1, policies=(policy,))
+    assert report["policies"][policy]["hit_tokens"] == 0
+    assert any("azure-conv-like has no prefix hashes" in note for note in report["notes"])
+
+
+def test_hash_blocks_that_the_scale_cannot_divide_are_refused(tmp_path: Path) -> None:
+    trace = hashed_trace(tmp_path, 500)
+    with pytest.raises(InputError, match="hash blocks of 500 tokens cannot be divided by 32, as scale 'small'"):
+        Load.of(trace, SMALL, 18, with_ids=True)
+    assert Load.of(trace, SMALL, 18).hash_block_tokens is None
+
+
+def test_a_load_keeps_what_its_prompts_have_in_common(tmp_path: Path) -> None:
+    load = Load.of(hashed_trace(tmp_path), SMALL, 18, with_ids=True)
+    prompts = load.prompts(97, 0)
+    first, second = (prompts(row, int(load.arrivals[row]["prompt_tokens"])).tolist() for row in (0, 3))
+    assert len(first) == 13  # 412 tokens divided by 32
+    assert second[:13] == first
+    assert load.hash_block_tokens == 16
+    assert load.arrivals["num_ids"].sum() == len(load.ids)
+
+
+def test_far_history_is_compared_with_a_masked_forward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At this scale two blocks are left of a long row. Seen to fail with a plain forward for all."""
+    far = policy_file(tmp_path, "kv-rm-window", "[far_history]\nwindow_tokens = 512\nsummary_blocks = 8")
+    trace = open_trace("long-context", seed=0, rows=ROWS)
+    report = small_loop(trace=trace, repeats=1, policies=(far,))
+    assert verdict(report) == []
+    assert report["token_mismatches"] == 0
+    monkeypatch.setattr(module, "_far_view", lambda setting: None)
+    assert small_loop(trace=trace, repeats=1, policies=(far,))["token_mismatches"] > 0

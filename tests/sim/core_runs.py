@@ -136,7 +136,7 @@ def later_parts(config: Any) -> dict[str, int | float]:
         "compaction_max_moves": get("compaction_max_moves", 0),
         "draft_tokens": get("draft_tokens", 0),
         "acceptance": get("acceptance", 0.0),
-        "seed": get("seed", 0),
+        "seed": (int(get("seed", 0)) + (1 << 63)) % (1 << 64) - (1 << 63),
         "max_padding": get("max_padding", None) or 0.0,
     }
 
