@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from tests.sim.prompt_tree import PromptTree
 from tests.sim.reference_records import Arrival, ReferenceConfig, StepNs
+from tests.sim.strategy_parts import may_forget, with_compaction, with_far_history, with_max_padding, with_speculation
 
 MAX_ROWS = 60
 BLOCK_SIZES = (1, 2, 4, 16)
@@ -47,6 +48,7 @@ class StepCost:
     segment_ns: int
     taken_block_ns: int
     freed_block_ns: int
+    compacted_block_ns: int = 0
 
     def __call__(self, plan: dict[str, int]) -> int:
         """Nanoseconds for the integers of docs/semantics.md section 6."""
@@ -57,26 +59,47 @@ class StepCost:
             + self.segment_ns * (plan["segments"] + plan["rounds"])
             + self.taken_block_ns * plan["blocks_taken"]
             + self.freed_block_ns * plan["blocks_freed"]
+            + self.compacted_block_ns * (plan["compacted_blocks"] + plan["compaction_groups"])
         )
 
 
-def random_case(seed: int, rows: int | None = None, *, far_history: bool = False) -> Case:
-    """The case of a seed; ``rows`` as drawn, 1 to MAX_ROWS, unless given. ``far_history``: one that has it."""
+def random_case(
+    seed: int,
+    rows: int | None = None,
+    *,
+    far_history: bool = False,
+    compaction: bool = False,
+    speculation: bool = False,
+    max_padding: bool = False,
+) -> Case:
+    """The case of a seed; ``rows`` as drawn, 1 to MAX_ROWS, unless given. Each part that is asked for is in it.
+
+    Of the parts only far history is also drawn without being asked for, but never with speculation.
+    """
+    assert not (far_history and speculation), "a row with far history drafts nothing"
     rng = random.Random(seed)
     config = random_config(rng)
-    while far_history and not _may_forget(config):
+    while (far_history and not may_forget(config)) or (max_padding and config.launch != "graph"):
         config = random_config(rng)
-    if far_history or (_may_forget(config) and rng.random() < 0.35):
-        config = _with_far_history(rng, config)
+    if far_history or (not speculation and may_forget(config) and rng.random() < 0.35):
+        config = with_far_history(rng, config)
+    parts = ((compaction, with_compaction), (speculation, with_speculation), (max_padding, with_max_padding))
+    for is_wanted, add in parts:
+        if is_wanted:
+            config = add(random.Random(f"{add.__name__} {seed}"), config)
     step_cost = random_step_cost(rng)
+    if compaction and step_cost.freed_block_ns > 0:
+        step_cost = replace(step_cost, compacted_block_ns=step_cost.freed_block_ns)
     drawn = rng.choice((rng.randint(1, 3), rng.randint(4, 12), rng.randint(13, MAX_ROWS)))
+    if compaction:  # holes come with many
+        drawn = min(MAX_ROWS, drawn + 20)
     return Case(seed, config, random_trace(rng, config, drawn if rows is None else rows), step_cost)
 
 
-def cases(max_rows: int = MAX_ROWS, *, far_history: bool = False) -> st.SearchStrategy[Case]:
-    """Cases of up to ``max_rows`` requests; with ``far_history`` only such that have it."""
+def cases(max_rows: int = MAX_ROWS, **parts: bool) -> st.SearchStrategy[Case]:
+    """Cases of up to ``max_rows`` requests, with the parts of `random_case` that are asked for."""
     seeds, rows = st.integers(0, 2**32 - 1), st.integers(1, max_rows)
-    return st.builds(random_case, seed=seeds, rows=rows, far_history=st.just(far_history))
+    return st.builds(random_case, seed=seeds, rows=rows, **{name: st.just(value) for name, value in parts.items()})
 
 
 def horizons(case: Case) -> st.SearchStrategy[int | None]:
@@ -234,38 +257,6 @@ def _read(rng: random.Random, *, paged: bool) -> dict[str, object]:
         "scope": scope,
         "group_capacities": _ladder(rng, rng.choice((4, 60)), 3) or (rng.randint(1, 20),),
     }
-
-
-def _may_forget(config: ReferenceConfig) -> bool:
-    """Whether far history can be added."""
-    return config.paged and not config.prefix_sharing and config.staging == "full"
-
-
-def _with_far_history(rng: random.Random, config: ReferenceConfig) -> ReferenceConfig:
-    """A near window, with summary blocks or without; often in a pool that one request would not fit in without.
-
-    Half of the ladders of contexts end where rows stop to grow.
-    """
-    near_blocks, summary_blocks = rng.choice((1, 2, rng.randint(1, 6))), rng.randint(0, 3)
-    kept_blocks = near_blocks + summary_blocks
-    pool_blocks, limit = config.pool_blocks, config.limit_tokens
-    if rng.random() < 0.5:  # rows stay small: so few blocks that one has to go all the same
-        pool_blocks = rng.randint(max(4, kept_blocks), 4 + 2 * kept_blocks)
-    if rng.random() < 0.7:
-        limit = max(limit, min(rng.randint(1, 4) * pool_blocks * config.block_size_tokens, 400))
-    contexts = config.context_buckets_tokens
-    if contexts and rng.random() < 0.5:
-        longest = min(limit, kept_blocks * config.block_size_tokens)
-        contexts = (*(c for c in contexts if c < longest), longest)
-    return replace(
-        config,
-        near_blocks=near_blocks,
-        summary_blocks=summary_blocks,
-        pool_blocks=pool_blocks,
-        limit_tokens=limit,
-        watermark_blocks=min(config.watermark_blocks, pool_blocks // 4),
-        context_buckets_tokens=contexts,
-    )
 
 
 def random_trace(rng: random.Random, config: ReferenceConfig, rows: int) -> list[Arrival]:

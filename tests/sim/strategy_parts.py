@@ -1,0 +1,101 @@
+"""Parts that are added to a random policy: what each one draws, and what else has to change for it.
+
+Each takes a generator and a valid policy, and returns a valid policy that has the part.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from tests.sim.reference_records import ReferenceConfig
+
+#: All but `buddy`, which is not compacted.
+PAGED_PLACEMENTS = ("lifo", "fifo", "lowest", "extent", "contiguous")
+
+
+def may_forget(config: ReferenceConfig) -> bool:
+    """Whether far history can be added."""
+    return config.paged and not config.prefix_sharing and config.staging == "full"
+
+
+def with_far_history(rng: random.Random, config: ReferenceConfig) -> ReferenceConfig:
+    """A near window, with summary blocks or without; often in a pool that one request would not fit in without.
+
+    Half of the ladders of contexts end where rows stop to grow.
+    """
+    near_blocks, summary_blocks = rng.choice((1, 2, rng.randint(1, 6))), rng.randint(0, 3)
+    kept_blocks = near_blocks + summary_blocks
+    pool_blocks, limit = config.pool_blocks, config.limit_tokens
+    if rng.random() < 0.5:  # rows stay small: so few blocks that one has to go all the same
+        pool_blocks = rng.randint(max(4, kept_blocks), 4 + 2 * kept_blocks)
+    if rng.random() < 0.7:
+        limit = max(limit, min(rng.randint(1, 4) * pool_blocks * config.block_size_tokens, 400))
+    contexts = config.context_buckets_tokens
+    if contexts and rng.random() < 0.5:
+        longest = min(limit, kept_blocks * config.block_size_tokens)
+        contexts = (*(c for c in contexts if c < longest), longest)
+    return replace(
+        config,
+        near_blocks=near_blocks,
+        summary_blocks=summary_blocks,
+        pool_blocks=pool_blocks,
+        limit_tokens=limit,
+        watermark_blocks=min(config.watermark_blocks, pool_blocks // 4),
+        context_buckets_tokens=contexts,
+    )
+
+
+def with_compaction(rng: random.Random, config: ReferenceConfig) -> ReferenceConfig:
+    """Mostly low thresholds, and on demand where there are reservations; half of them with few moves at once.
+
+    Placements that cannot be compacted become others, and reservations are mostly of many sizes in a pool of several.
+    """
+    changes: dict[str, object] = {}
+    if config.placement == "buddy":
+        changes["placement"] = rng.choice(PAGED_PLACEMENTS) if config.paged else "contiguous"
+        changes["extent_blocks"] = rng.randint(1, 8)
+    if not config.paged and rng.random() < 0.8:
+        changes |= _of_many_sizes(rng, config)
+    return replace(
+        config,
+        compaction="threshold" if config.paged else rng.choice(("threshold", "demand")),
+        compaction_ratio=rng.choice((0.0, 0.0, 0.1, 0.25, rng.random())),
+        compaction_max_moves=rng.choice((1, rng.randint(1, 6), 1 << 30, 1 << 30)),
+        **changes,  # type: ignore[arg-type]  # fields by name
+    )
+
+
+def _of_many_sizes(rng: random.Random, config: ReferenceConfig) -> dict[str, object]:
+    """Reservations that leave holes: not all as long as the limit, in a pool of a few that are, and enough slots."""
+    slots = max(config.slots, rng.randint(4, 12))
+    block_size = rng.choice((1, min(2, config.block_size_tokens), config.block_size_tokens))
+    pool_blocks = max(4, -(-config.limit_tokens // block_size) * rng.randint(3, 6) // 3)
+    return {
+        "reserve": rng.choice(("oracle", "pow2")) if config.reserve == "max_len" else config.reserve,
+        "pool_blocks": pool_blocks,
+        "block_size_tokens": block_size,
+        "watermark_blocks": min(config.watermark_blocks, pool_blocks // 4),
+        "slots": slots,
+        "token_budget": max(config.token_budget, slots),
+    }
+
+
+def with_speculation(rng: random.Random, config: ReferenceConfig) -> ReferenceConfig:
+    """One to eight drafts, which are never, sometimes, mostly or always right; half the piecewise ladders make room."""
+    drafts = rng.choice((1, 2, 3, rng.randint(1, 8)))
+    tokens = config.token_sizes
+    if rng.random() < 0.5:
+        tokens = tuple(size * (1 + drafts) for size in tokens)
+    return replace(
+        config,
+        draft_tokens=drafts,
+        acceptance=rng.choice((0.0, 0.5, 0.8, 1.0, rng.random())),
+        seed=rng.choice((0, rng.randint(0, 2**31), 2**63 - 1)),
+        token_sizes=tokens,
+    )
+
+
+def with_max_padding(rng: random.Random, config: ReferenceConfig) -> ReferenceConfig:
+    """A bound on the padding of captured batches, often one that leaves a row or two."""
+    return replace(config, max_padding=rng.choice((1.0, 9 / 8, 4 / 3, 1.5, 2.0)))
