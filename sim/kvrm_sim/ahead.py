@@ -71,7 +71,7 @@ def lift_fences(p: Record, s: Record, a: Arrays, every: bool) -> None:
     while s.fence_head != 0:
         block = s.fence_head
         b = a.blocks[block]
-        if not every and (s.steps - b.stamp) % STAMPS < p.run_ahead:
+        if not every and (s.fence_clock - b.stamp) % STAMPS < p.run_ahead:
             return
         count = b.fenced
         s.fence_head = b.next

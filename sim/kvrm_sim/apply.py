@@ -7,6 +7,7 @@ from __future__ import annotations
 from kvrm_sim.ahead import release_ended, sort_by_slot
 from kvrm_sim.compiled import kernel, outlined, part
 from kvrm_sim.decoding import READ_STAGED, forget_row, join_decoding
+from kvrm_sim.fences import STAMPS
 from kvrm_sim.meters import (
     SPIKE_WINDOW_NS,
     add_step,
@@ -175,6 +176,7 @@ def _finish_rows(p: Record, s: Record, a: Arrays, count: int) -> None:
 def apply(p: Record, s: Record, step: Record, a: Arrays) -> None:
     """What the end of a step changes: tokens, gaps, finishes, frees."""
     s.now_ns = step.end_ns
+    s.fence_clock = (s.fence_clock + 1) % STAMPS  # what is given back from here on, the next decision may not have
     weigh_memory(s, step)
     if step.waiting > 0:
         tenth = step.start_ns // p.backlog_tenth_ns

@@ -194,6 +194,14 @@ def _compaction(policy: Policy) -> Iterator[str]:
             )
 
 
+def _in_flight(policy: Policy) -> Iterator[str]:
+    if policy.schedule.run_ahead > 0 and policy.pager.compaction != "none":
+        yield (
+            f'pager.compaction = "{policy.pager.compaction}" with schedule.run_ahead: the steps in flight still '
+            "read the blocks from which it moves"
+        )
+
+
 def _host(policy: Policy) -> Iterator[str]:
     preempt, host = policy.schedule.preempt, policy.host
     if preempt != "recompute":
@@ -236,6 +244,7 @@ _RULES: tuple[Callable[[Policy], Iterator[str]], ...] = (
     _order,
     _far_history,
     _compaction,
+    _in_flight,
     _host,
     _speculation,
 )

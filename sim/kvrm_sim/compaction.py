@@ -5,6 +5,7 @@ from __future__ import annotations
 from kvrm_sim.bittree import tree_clear
 from kvrm_sim.compiled import kernel, outlined
 from kvrm_sim.decoding import READ_STAGED, row_computed
+from kvrm_sim.moves import MOVE_COMPACT, log_move
 from kvrm_sim.pager import PAGED, held_blocks, history_runs, opens_run
 from kvrm_sim.pool import fill_store
 from kvrm_sim.prefix import forget_chain, move_key
@@ -95,6 +96,7 @@ def _compact_blocks(p: Record, s: Record, a: Arrays) -> None:
         while blocks[target].free == 0:
             target += 1
         _move_block(p, s, a, source, target)
+        log_move(p, s, a, MOVE_COMPACT, source, target)
         if source != last_source + 1 or target != last_target + 1:
             s.new_compaction_groups += 1
         last_source, last_target = source, target
@@ -197,6 +199,8 @@ def _compact_reservations(p: Record, s: Record, a: Arrays) -> None:
         if hole != 0:
             _mark_run(a.blocks, hole, r.blocks, 0)
             _mark_run(a.blocks, start, r.blocks, 1)
+            for at in range(r.blocks):
+                log_move(p, s, a, MOVE_COMPACT, start + at, hole + at)
             r.run_start = hole
             r.rewrites += 1
             moves += 1

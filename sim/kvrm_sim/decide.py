@@ -68,6 +68,7 @@ def decide(p: Record, s: Record, step: Record, a: Arrays) -> bool:
     if s.undecided == 0:  # what is decided before a step is planned counts in it
         s.undecided = 1
         s.blocks_taken = 0
+        s.num_moves = 0
         step.admitted = 0
         step.hit_tokens = 0
         step.copied_blocks = 0

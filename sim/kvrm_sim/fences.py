@@ -23,7 +23,7 @@ def pending_blocks(s: Record) -> int:
 def fence(s: Record, blocks: Records, block: int, count: int) -> None:
     """Put a block behind a fence, or the first one of a reservation's run of `count`."""
     blocks[block].fenced = count
-    blocks[block].stamp = s.steps % STAMPS
+    blocks[block].stamp = s.fence_clock
     blocks[block].next = 0
     if s.fence_tail != 0:
         blocks[s.fence_tail].next = block

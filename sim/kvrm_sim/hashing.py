@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kvrm_sim.compiled import MODE, kernel
 
+_SEED = 0xD1342543DE82EF95 - (1 << 64)
 _GOLDEN, _SECOND, _THIRD = (
     0x9E3779B97F4A7C15 - (1 << 64),
     0xBF58476D1CE4E5B9 - (1 << 64),
@@ -31,7 +32,7 @@ if MODE != "interpreted":
 @kernel
 def mixed(seed: int, row: int, delivered: int) -> int:
     """Where the draws of a row's step begin."""
-    return wrapped(wrapped(seed * _GOLDEN) + wrapped(row * _SECOND) + wrapped(delivered * _THIRD))
+    return wrapped(wrapped(seed * _SEED) + wrapped(row * _SECOND) + wrapped(delivered * _THIRD))
 
 
 @kernel

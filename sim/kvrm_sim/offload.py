@@ -8,6 +8,7 @@ arrays of its own (`host_*`) with parameters and scalars of its own. Blocks that
 from __future__ import annotations
 
 from kvrm_sim.compiled import kernel, outlined
+from kvrm_sim.moves import MOVE_LOAD, MOVE_OFFLOAD, log_move
 from kvrm_sim.pool import next_piece, release_block, take_from_extent
 from kvrm_sim.prefix import (
     add_key,
@@ -125,6 +126,7 @@ def _keep_on_host(p: Record, s: Record, a: Arrays, number: int) -> None:
         if p.host_merge == 0 or source != last_source + 1 or target != last_target + 1:
             s.new_offload_groups += 1
         last_source, last_target = source, target
+        log_move(p, s, a, MOVE_OFFLOAD, source, target)
         target = after
     s.new_offload_blocks += new
 
@@ -169,6 +171,7 @@ def count_loads(p: Record, s: Record, a: Arrays, row: int, ids_at: int, first: i
         if p.host_merge == 0 or source != last_source + 1 or target != last_target + 1:
             groups += 1
         last_source, last_target = source, target
+        log_move(p, s, a, MOVE_LOAD, source, target)
     s.new_in_blocks += count
     s.new_in_groups += groups
     s.loaded_blocks += count

@@ -95,6 +95,7 @@ class Replica:
             captured=np.zeros(num_shapes(p), np.int64),
             keys=np.zeros((max(1, int(p.key_slots)), 2), np.int64),
             scratch=np.zeros(pool + 2, np.int64),
+            moves=np.zeros((8 * (pool + int(p.host_blocks)) if p.log_moves else 1, 3), np.int64),
             **_host_arrays(parameters.record),
             chain=np.zeros(int(p.table_width) if p.sharing else 1, np.int64),
             arrivals=np.zeros(0, st.ARRIVALS),
@@ -145,6 +146,20 @@ class Replica:
         """Block tables, int64 [slots, table_width or a little more], by stage row."""
         table: NDArray[np.int64] = self.arrays.table
         return table
+
+    @property
+    def moves(self) -> NDArray[np.int64]:
+        """What is to be copied before the step just decided, int64 [n, 3] = (kind, source, target), in this order.
+
+        Kinds: ``moves.MOVE_KINDS``. Empty unless the parameters have ``log_moves``.
+        """
+        if not self.parameters.record[0].log_moves:
+            return np.zeros((0, 3), np.int64)
+        count = int(self.scalars[0].num_moves)
+        moves: NDArray[np.int64] = self.arrays.moves
+        if count > len(moves):
+            raise AssertionError(f"{count} moves before a step, room for {len(moves)}")
+        return moves[:count].copy()
 
     @property
     def now_ns(self) -> int:

@@ -26,6 +26,7 @@ from kvrm_sim.decoding import (
 from kvrm_sim.fences import pending_blocks
 from kvrm_sim.links import IN, submit_transfer
 from kvrm_sim.meters import tally
+from kvrm_sim.moves import MOVE_TAIL, log_move
 from kvrm_sim.offload import count_loads, find_on_host, pin_on_host, unpin_on_host
 from kvrm_sim.pager import (
     PAGED,
@@ -302,6 +303,7 @@ def _begin_row(p: Record, s: Record, step: Record, a: Arrays, row: int, cached: 
     if copied_from != 0:
         computed = known - 1
         a.rows[row].copied_from = copied_from
+        log_move(p, s, a, MOVE_TAIL, copied_from, a.table[row, cached])
         step.copied_blocks += 1
     _count_hit(s, step, q, computed)
     if p.prefill != PREFILL_NONE:

@@ -21,6 +21,8 @@ def drafts_of(p: Record, s: Record, a: Arrays, row: int) -> int:
     q = a.requests[a.rows[row].request]
     room = p.limit_tokens if p.reserve == PAGED else q.reserved_tokens
     known = row_computed(s, a.rows, row) + 1
+    if p.reserve == PAGED:
+        room = min(room, p.pool_blocks * p.block_size)
     return int(max(0, min(p.draft_tokens, room - known)))
 
 

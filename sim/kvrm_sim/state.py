@@ -110,7 +110,8 @@ PARAMS = _record(
     # cost, integers
     "tensor_parallel", "kernels", "piecewise_replays", "piecewise_kernels",
     # records
-    "window_ns", "steady_from_ns", "steady_until_ns", "pool_sample_ns", "check", "log_events", "backlog_tenth_ns",
+    "window_ns", "steady_from_ns", "steady_until_ns", "pool_sample_ns", "check", "log_events", "log_moves",
+    "backlog_tenth_ns",
     floats=(
         # cost, each in ns per unit (docs/cost.md)
         "host_step_ns", "host_row_ns", "host_chunk_ns", "host_block_ns", "host_group_ns",
@@ -139,7 +140,7 @@ SCALARS = _record(
     "running_head", "running_tail", "num_running", "admissions", "batch_open", "num_slots_free", "num_stage_free",
     "highest_slot",
     # pool
-    "free_blocks", "fence_head", "fence_tail", "fenced_blocks", "leaving_blocks", "blocks_taken",
+    "free_blocks", "fence_head", "fence_tail", "fence_clock", "fenced_blocks", "leaving_blocks", "blocks_taken",
     "blocks_freed", "reserved_blocks", "total_runs", "queue_head", "extent_head",
     # prefix sharing: the evictable blocks, least recently used first; references beyond a block's first; its totals
     "evictable", "least_recent", "most_recent", "shared_again", "evicted_blocks",
@@ -159,7 +160,7 @@ SCALARS = _record(
     "num_moving", "active_out", "active_in", "link_at_ns", "transfers", "readied", "swaps",
     "loaded_blocks", "unnoticed_ns",
     "new_out_blocks", "new_out_groups", "new_in_blocks", "new_in_groups", "new_offload_blocks", "new_offload_groups",
-    "new_compacted_blocks", "new_compaction_groups", "came_free", "longest_drafted", "undecided",
+    "new_compacted_blocks", "new_compaction_groups", "came_free", "longest_drafted", "undecided", "num_moves",
     "idle_decisions", "carried_preemptions", "check_stamp",
     # totals: of steps that have ended, then of decisions
     *_OF_ALL,
@@ -318,6 +319,7 @@ class Arrays(NamedTuple):
     host_blocks: Records  # BLOCKS [host_blocks + 2]
     host_tree: Ints
     host_keys: Ints
+    moves: Ints  # [room, 3], (kind, source, target) of what is copied before the step (moves.py)
     scratch: Ints  # [pool_blocks + 2], ids of blocks in the hands of one kernel
     waiting_tenths: Ints  # float64 [10], waiting requests times ns, by tenth of the trace
     events: Records  # EVENTS

@@ -11,6 +11,7 @@ from kvrm_sim.compiled import kernel, outlined
 from kvrm_sim.cost import host_copy_ns, recompute_ns
 from kvrm_sim.decoding import forget_row, row_computed
 from kvrm_sim.links import IN, OUT, next_to_notice, submit_transfer
+from kvrm_sim.moves import MOVE_IN, MOVE_OUT, log_move
 from kvrm_sim.offload import host_room, release_on_host, take_on_host, unpin_on_host
 from kvrm_sim.pager import blocks_for, history_runs, release_row
 from kvrm_sim.prefix import give_keys
@@ -50,14 +51,18 @@ def load_costs_less(p: Record, start: int, tokens: int, blocks: int) -> bool:
 
 
 @kernel
-def _groups(p: Record, a: Arrays, row: int, target: int, count: int) -> int:
-    """Groups between a row's first blocks and a chain of host blocks: neighbours on both sides are one."""
+def _copy(p: Record, s: Record, a: Arrays, row: int, target: int, count: int, kind: int) -> int:
+    """Copy between a row's first blocks and a chain of host blocks. Groups: neighbours on both sides are one."""
     groups, last_source, last_target = 0, -1, -1
     for logical in range(count):
         source = a.table[row, logical]
         if p.host_merge == 0 or source != last_source + 1 or target != last_target + 1:
             groups += 1
         last_source, last_target = source, target
+        if kind == MOVE_OUT:
+            log_move(p, s, a, kind, source, target)
+        else:
+            log_move(p, s, a, kind, target, source)
         target = a.host_blocks[target].next
     return groups
 
@@ -70,7 +75,7 @@ def swap_out(p: Record, s: Record, a: Arrays, row: int) -> None:
     count = blocks_for(p, r.computed)
     q.host_first = take_on_host(a, count)
     q.host_tokens = r.computed
-    groups = _groups(p, a, row, q.host_first, count)
+    groups = _copy(p, s, a, row, q.host_first, count, MOVE_OUT)
     s.new_out_blocks += count
     s.new_out_groups += groups
     s.swaps += 1
@@ -91,7 +96,7 @@ def swap_in(p: Record, s: Record, a: Arrays, row: int) -> None:
     r = a.rows[row]
     q = a.requests[r.request]
     count = blocks_for(p, q.host_tokens)
-    groups = _groups(p, a, row, q.host_first, count)
+    groups = _copy(p, s, a, row, q.host_first, count, MOVE_IN)
     s.new_in_blocks += count
     s.new_in_groups += groups
     r.computed = q.host_tokens

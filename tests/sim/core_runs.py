@@ -24,7 +24,7 @@ PLAN = (
     "decode_rows", "prefill_rows", "prefill_tokens", "prefill_read_tokens", "prefill_pairs", "sampled_rows",
     "launch_kind", "padded_rows", "dense_tokens", "context_bucket", "read_tokens",
     "groups", "moved_blocks", "needed_tokens", "segments", "rounds", "copied_blocks", "captured",
-    "blocks_taken", "blocks_freed",
+    "blocks_taken", "blocks_freed", "compacted_blocks", "compaction_groups", "drafted_tokens",
 )  # fmt: skip
 
 COSTS = (

@@ -11,19 +11,22 @@ from tests.sim.reference_records import ReferenceConfig, Request
 #: Arithmetic is modulo 2^64.
 MASK = (1 << 64) - 1
 STEP = 0x9E3779B97F4A7C15
+OF_THE_SEED = 0xD1342543DE82EF95
 
 
 def drafts_of(config: ReferenceConfig, r: Request) -> int:
     """k_r of a running row: as many as asked for, within its limit or its reservation; 0 for a row that prefills."""
     if not r.decoding:
         return 0
-    end = config.limit_tokens if r.reservation_tokens is None else r.reservation_tokens
+    end = r.reservation_tokens
+    if end is None:
+        end = min(config.limit_tokens, config.pool_blocks * config.block_size_tokens)
     return max(0, min(config.draft_tokens, end - r.known))
 
 
 def is_accepted(config: ReferenceConfig, row: int, delivered: int, draft: int) -> bool:
     """Whether a draft (from 1) of a step before which so many tokens were delivered is right, the others apart."""
-    z = config.seed * STEP + row * 0xBF58476D1CE4E5B9 + delivered * 0x94D049BB133111EB + draft * STEP
+    z = config.seed * OF_THE_SEED + row * 0xBF58476D1CE4E5B9 + delivered * 0x94D049BB133111EB + draft * STEP
     x = z & MASK
     x ^= x >> 30
     x = x * 0xBF58476D1CE4E5B9 & MASK

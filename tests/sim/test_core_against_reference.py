@@ -64,6 +64,24 @@ def test_a_stop_in_the_middle_leaves_the_same_requests_unfinished() -> None:
             assert_same(case, until_ns)
 
 
+#: Parts that random policies have only when they are asked for; each alone, and together where they go together.
+PARTS = (("compaction",), ("speculation",), ("max_padding",), ("compaction", "speculation", "max_padding"))
+
+
+@pytest.mark.parametrize("parts", PARTS, ids="+".join)
+def test_parts_of_policies_that_are_asked_for_give_identical_integers(parts: tuple[str, ...]) -> None:
+    for seed in range(PAIRS // 4):
+        assert_same(random_case(seed, **dict.fromkeys(parts, True)))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("parts", PARTS, ids="+".join)
+@pytest.mark.parametrize("batch", range(10))
+def test_hundreds_of_pairs_with_each_part_give_identical_integers(batch: int, parts: tuple[str, ...]) -> None:
+    for seed in range(20_000 + batch * BATCH, 20_000 + (batch + 1) * BATCH):
+        assert_same(random_case(seed, **dict.fromkeys(parts, True)))
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("batch", range(200))
 def test_thousands_of_random_pairs_give_identical_integers(batch: int) -> None:
