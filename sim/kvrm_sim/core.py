@@ -161,6 +161,7 @@ def _wake(p: Record, s: Record, a: Arrays, until_ns: int) -> int:
 @kernel
 def _take_off(p: Record, s: Record, step: Record, a: Arrays, planned: bool) -> int:
     """After a decision: the step flies, or the replica is idle, or it decides again (and not for ever)."""
+    s.again = 0 if planned or (s.again == 0 and step.preempted == 0) else 1
     if planned:
         s.phase = FLYING
         s.idle_decisions = 0
@@ -173,6 +174,7 @@ def _take_off(p: Record, s: Record, step: Record, a: Arrays, planned: bool) -> i
         return GO_ON
     if step.preempted == 0 and s.active_out + s.active_in > 0:
         s.phase = IDLE  # until a transfer is done, or somebody arrives
+        s.again = 0
         return GO_ON
     s.carried_preemptions += step.preempted
     s.idle_decisions += 1

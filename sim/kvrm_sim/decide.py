@@ -87,7 +87,7 @@ def decide(p: Record, s: Record, step: Record, a: Arrays) -> bool:
     step.reserved_blocks = s.reserved_blocks
     step.allocated_blocks = p.pool_blocks - available_blocks(s) - s.fenced_blocks
     step.pending_blocks = pending_blocks(s)
-    step.used_tokens = s.sum_computed + s.used_prefill + s.stalled_tokens
+    step.used_tokens = s.sum_computed + s.used_prefill + s.stalled_tokens + s.moving_tokens
     step.used_tokens -= p.block_size * (s.shared_again + s.sum_dropped_blocks)
     step.cached_blocks = s.evictable
     step.running = s.num_running

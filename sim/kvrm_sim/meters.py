@@ -232,5 +232,5 @@ def sample_pool(p: Record, s: Record, a: Arrays) -> None:
                     length = 1
             _count_run(classes_now, length)
         row = a.rows[row].next
-    out.used_tokens = used - p.block_size * s.shared_again
+    out.used_tokens = used + s.moving_tokens - p.block_size * s.shared_again
     s.num_pool_samples += 1

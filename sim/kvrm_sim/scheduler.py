@@ -157,15 +157,15 @@ def _grow_drafting(p: Record, s: Record, step: Record, a: Arrays) -> None:
     for at in range(count):
         row = a.rows["growing"][at]
         r = a.rows[row]
-        if r.request == NONE:  # it was the victim of a row before it
+        if r.slot == NONE:  # it was the victim of a row before it
             continue
         r.drafts = drafts_of(p, s, a, row)
         if p.reserve != PAGED:
             continue
         needed = blocks_for(p, row_computed(s, a.rows, row) + 1 + r.drafts) - r.blocks
-        while r.request != NONE and needed > available_blocks(s) + pending_blocks(s):
+        while r.slot != NONE and needed > available_blocks(s) + pending_blocks(s):
             preempt(p, s, step, a)
-        if r.request == NONE:
+        if r.slot == NONE:
             continue
         if needed > available_blocks(s):
             step.stalled_rows += 1
@@ -185,12 +185,14 @@ def _grow_decoding(p: Record, s: Record, step: Record, a: Arrays) -> None:
     count = _rows_to_grow(s, a.rows, a.heads)
     for at in range(count):
         row = a.rows["growing"][at]
-        # A row without a request was preempted for an earlier one.
-        if p.kept_blocks > 0 and a.rows[row].request != NONE and a.rows[row].decoding:
+        # A row without a batch row was preempted for an earlier one.
+        if p.host_blocks > 0 and a.rows[row].blocks > held_blocks(p, a.rows, row, row_computed(s, a.rows, row)):
+            continue  # it has come in from the host in this very decision, with the block for its next token
+        if p.kept_blocks > 0 and a.rows[row].slot != NONE and a.rows[row].decoding:
             drop_far(p, s, a, row)
-        while a.rows[row].request != NONE and available_blocks(s) + pending_blocks(s) == 0:
+        while a.rows[row].slot != NONE and available_blocks(s) + pending_blocks(s) == 0:
             preempt(p, s, step, a)
-        if a.rows[row].request == NONE:
+        if a.rows[row].slot == NONE:
             continue
         if available_blocks(s) == 0:
             step.stalled_rows += 1
@@ -323,7 +325,10 @@ def _admit_swapped(p: Record, s: Record, step: Record, a: Arrays) -> int:
     known = known_tokens(q)
     wanted = blocks_for(p, known)
     moves = p.host_overlap != 0
-    if q.host_ready == 0 or not _fits(p, s, a, wanted, 0):
+    # Who comes in is no step by itself: where it comes before the running rows grow, it would take what was freed for
+    # one of them, be preempted for it, and come in for ever.
+    comes_again = p.prefill == PREFILL_SEPARATE and s.again and s.num_running > 0
+    if q.host_ready == 0 or comes_again or not _fits(p, s, a, wanted, 0):
         return NONE
     row = _admit(p, s, step, a, wanted, 0, moves)
     swap_in(p, s, a, row)
@@ -368,6 +373,8 @@ def _admit_waiting(p: Record, s: Record, step: Record, a: Arrays, left: int) -> 
     while s.waiting_head != NONE and (left > 0 or whole) and s.num_running + s.num_moving < p.slots:
         q = a.requests[s.waiting_head]
         if q.host_first != 0:
+            if whole and step.prefill_rows > 0 and left < 0:
+                return
             taken = _admit_swapped(p, s, step, a)
             if taken == NONE:
                 return
@@ -408,7 +415,9 @@ def _admit_waiting(p: Record, s: Record, step: Record, a: Arrays, left: int) -> 
         if loaded > 0:
             _load(p, s, a, row, shared, loaded)
         _begin_row(p, s, step, a, row, shared + loaded, copied_from)
-        if p.prefill != PREFILL_NONE and not moves:
+        if moves:
+            s.moving_tokens += a.rows[row].computed
+        elif p.prefill != PREFILL_NONE:
             s.used_prefill += a.rows[row].computed
             _plan_prefill(p, s, step, a, row, tokens)
             left -= tokens
@@ -425,6 +434,7 @@ def _join_ready(p: Record, s: Record, step: Record, a: Arrays, left: int) -> int
         if r.loaded > 0 and whole and step.prefill_rows > 0 and tokens > left:
             return left
         s.num_moving = forget_row(a.rows["moving"], s.num_moving, row)
+        s.moving_tokens -= r.computed
         join_running(s, a.rows, row)
         if r.loaded == 0:
             join_decoding(p, s, a, row, r.computed)

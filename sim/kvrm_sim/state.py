@@ -153,14 +153,14 @@ SCALARS = _record(
     "max_base", "max_base_dirty", "last_decode_end_ns", "num_newcomers", "num_unstaged", "num_prefill",
     "used_prefill",
     # rows that wait for pending blocks; rows whose request has ended, and how many of them are decoding
-    "num_stalled", "stalled_tokens", "num_ended_rows", "num_ended",
+    "num_stalled", "stalled_tokens", "moving_tokens", "num_ended_rows", "num_ended",
     # the first step since nothing was planned; starts of the last two steps
     "first_step", "start_1_ns", "start_2_ns",
     # rows on the move, and the host link; copies to be counted in the step that is planned next
     "num_moving", "active_out", "active_in", "link_at_ns", "transfers", "readied", "swaps",
     "loaded_blocks", "unnoticed_ns",
     "new_out_blocks", "new_out_groups", "new_in_blocks", "new_in_groups", "new_offload_blocks", "new_offload_groups",
-    "new_compacted_blocks", "new_compaction_groups", "came_free", "longest_drafted", "undecided", "num_moves",
+    "new_compacted_blocks", "new_compaction_groups", "came_free", "longest_drafted", "undecided", "again", "num_moves",
     "idle_decisions", "carried_preemptions", "check_stamp",
     # totals: of steps that have ended, then of decisions
     *_OF_ALL,

@@ -87,6 +87,7 @@ def swap_out(p: Record, s: Record, a: Arrays, row: int) -> None:
     q.host_ready = 0
     leave_running(s, a.rows, row)
     s.leaving_blocks += r.blocks
+    s.moving_tokens += r.computed
     submit_transfer(p, s, a.rows, row, OUT, host_copy_ns(p, count, groups, p.host_out_block_ns))
 
 
@@ -105,6 +106,7 @@ def swap_in(p: Record, s: Record, a: Arrays, row: int) -> None:
         release_on_host(a, q.host_first)
         q.host_first = 0
     else:
+        s.moving_tokens += r.computed
         submit_transfer(p, s, a.rows, row, IN, host_copy_ns(p, count, groups, p.host_in_block_ns))
 
 
@@ -121,6 +123,7 @@ def notice_transfers(p: Record, s: Record, a: Arrays, latest_ns: int) -> None:
         if r.direction == OUT:
             q.host_ready = 1
             s.leaving_blocks -= r.blocks
+            s.moving_tokens -= r.computed
             release_row(p, s, a, row, True)
             s.num_moving = forget_row(a.rows["moving"], s.num_moving, row)
             free_stage_row(s, a.rows, row)
