@@ -7,12 +7,9 @@ stay at its default, so that nobody studies a setting that does nothing).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
+from kvrm_sim.policy import Policy, is_built_in
 from kvrm_sim.tables import Table
-
-if TYPE_CHECKING:
-    from kvrm_sim.policy import Policy
 
 __all__ = ["refusal"]
 
@@ -64,6 +61,8 @@ def _pager(policy: Policy) -> Iterator[str]:
         yield from _idle(pager, ("extent_blocks",), f'with pager.placement = "{pager.placement}"')
     if pager.placement not in ("lifo", "fifo"):
         why = f'with pager.placement = "{pager.placement}", whose choice does not depend on the order of the releases'
+        if not is_built_in("placement", pager.placement):
+            why = f'with pager.placement = "{pager.placement}", a plug-in: it keeps its own order'
         yield from _idle(pager, ("release_order",), why)
     if pager.prefix_sharing and not policy.paged:
         yield (
@@ -101,6 +100,9 @@ def _far_history(policy: Policy) -> Iterator[str]:
 
 def _order(policy: Policy) -> Iterator[str]:
     schedule = policy.schedule
+    if not is_built_in("order", schedule.order):
+        why = f'with schedule.order = "{schedule.order}", a plug-in: its score has the arrival\'s time to age by'
+        yield from _idle(schedule, ("aging_s",), why)
     if schedule.order == "fcfs":
         yield from _idle(schedule, ("aging_s",), 'with schedule.order = "fcfs", which serves by age alone')
     if not policy.paged:

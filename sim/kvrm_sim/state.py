@@ -139,6 +139,8 @@ SCALARS = _record(
     "num_out", "num_windows", "num_events", "num_pool_samples", "window_end_ns", "spike_end_ns", "next_pool_sample_ns",
     "spike_low", "spike_high",
     "window_low", "window_high",
+    # whether a user's placement gave what is no free block, and what (plugin_seams.py)
+    "plugin_error", "plugin_value",
     floats=(
         "acc_reserved", "acc_allocated", "acc_used", "acc_cached", "acc_running", "acc_waiting",
     ),
