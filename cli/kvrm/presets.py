@@ -21,7 +21,7 @@ ABOUT_PREFILL = ("launch.mixed", "launch.token_sizes", "schedule.token_budget")
 
 
 #: What can be listed.
-Kind: TypeAlias = Literal["policies", "parts", "models", "hardware", "traces", "routers"]
+Kind: TypeAlias = Literal["policies", "models", "hardware", "traces", "routers", "parts"]
 
 
 @contextmanager

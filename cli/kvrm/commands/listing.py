@@ -16,7 +16,7 @@ from kvrm.presets import Kind
 def list_names(
     kind: Annotated[
         Kind,
-        typer.Argument(metavar="policies|parts|models|hardware|traces|routers", help="What to list."),
+        typer.Argument(metavar="policies|models|hardware|traces|routers|parts", help="What to list."),
     ],
     json: Annotated[bool, typer.Option("--json", help="Print a JSON object of names and descriptions.")] = False,
     plugin: PluginOption = None,
