@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack
 
 from kvrm.clusters import check_cluster, is_one_replica, run_replicas, split_options
 from kvrm.folders import refuse_source, staged
+from kvrm.presets import Kind, plugged
 from kvrm.results import Comparison, Replay
 
 if TYPE_CHECKING:
+    from kvrm.plugins import PartSource
     from kvrm_sim.config import ReplicaConfig
     from kvrm_sim.engine import RunResult
     from kvrm_sim.hardware import HardwareProfile
@@ -37,8 +39,6 @@ DEFAULT_POLICIES = ("static", "bucketed", "dynamic", "graph-paged", "kv-rm", "kv
 
 #: Half of what int64 nanoseconds hold; traces end before it too.
 LONGEST_RUN_S = 4.6e9
-
-KINDS = ("policies", "models", "hardware", "traces", "routers")
 
 
 class ClusterOptions(TypedDict, total=False):
@@ -142,14 +142,19 @@ def convert_trace(trace: str | Path | Trace, out: str | Path, *, force: bool = F
     return target
 
 
-def catalogue(kind: Literal["policies", "models", "hardware", "traces", "routers"]) -> dict[str, str]:
-    """The names that can be given for a policy, a model, a device, a trace or a router, each with what it is."""
+def catalogue(kind: Kind, *, plugins: Sequence[PartSource] = ()) -> dict[str, str]:
+    """The names that can be given for a policy, a part of one, a model, a device, a trace or a router, each with what
+    it is. ``plugins``: users' parts to list beside those of installed packages (docs/plugins.md).
+    """
     from kvrm.presets import described
 
-    return described(kind)
+    with plugged(plugins):
+        return described(kind)
 
 
-def plan(policy: str | Path | Policy, **replica: Unpack[ReplicaOptions]) -> MemoryPlan:
+def plan(
+    policy: str | Path | Policy, *, plugins: Sequence[PartSource] = (), **replica: Unpack[ReplicaOptions]
+) -> MemoryPlan:
     """How the device's memory would be divided under a policy, without running: every factor in bytes, and the pool.
 
     Raises ConfigError for wrong options and DoesNotFitError, with every factor, when no usable pool is left.
@@ -157,7 +162,8 @@ def plan(policy: str | Path | Policy, **replica: Unpack[ReplicaOptions]) -> Memo
     from kvrm.presets import replica_config
     from kvrm_sim.memory import plan_memory
 
-    return plan_memory(replica_config(policy, replica))
+    with plugged(plugins):
+        return plan_memory(replica_config(policy, replica))
 
 
 def replay(
@@ -170,6 +176,7 @@ def replay(
     stop_at_s: float | None = None,
     progress: Progress | None = None,
     keep: bool = True,
+    plugins: Sequence[PartSource] = (),
     **options: Unpack[RunOptions],
 ) -> Replay:
     """Replay a trace under one policy, on one replica or (``cluster=N``) on N behind a router.
@@ -177,8 +184,24 @@ def replay(
     ``trace`` is a file, the name of a built-in trace, or an opened trace. With ``out`` the run's folder
     (docs/metrics.md) is written there; an existing one is refused unless ``force``. Without, the tables stay in memory,
     unless ``keep`` is false: then only the summary is left. ``stop_at_s``: simulated
-    seconds after which what is in flight is unfinished. Raises InputError (wrong input) and WorkError (the run failed).
+    seconds after which what is in flight is unfinished. ``plugins``: users' parts, classes or files, that the policy or
+    the router may name (docs/plugins.md). Raises InputError (wrong input) and WorkError (the run failed).
     """
+    with plugged(plugins):
+        return _replay(trace, policy, out, force, driver, stop_at_s, progress, keep, options)
+
+
+def _replay(
+    trace: str | Path | Trace,
+    policy: str | Path | Policy,
+    out: str | Path | None,
+    force: bool,
+    driver: Driver,
+    stop_at_s: float | None,
+    progress: Progress | None,
+    keep: bool,
+    options: RunOptions,
+) -> Replay:
     _check_stop(stop_at_s)
     cluster, replica = split_options(options)
     (config,) = _configs([policy], replica)
@@ -202,6 +225,7 @@ def compare(
     stop_at_s: float | None = None,
     progress: Progress | None = None,
     keep: bool = True,
+    plugins: Sequence[PartSource] = (),
     **options: Unpack[RunOptions],
 ) -> Comparison:
     """Replay a trace under several policies on the same replica, or the same cluster. Every policy is checked, and
@@ -210,6 +234,21 @@ def compare(
     With ``out``: one folder a run inside, ``comparison.md``, ``comparison.csv``, the figure
     ``comparison.png`` and ``.svg``, and ``summary.json``. Other options and errors: :func:`replay`.
     """
+    with plugged(plugins):
+        return _compare(trace, policies, out, force, driver, stop_at_s, progress, keep, options)
+
+
+def _compare(
+    trace: str | Path | Trace,
+    policies: Sequence[str | Path | Policy],
+    out: str | Path | None,
+    force: bool,
+    driver: Driver,
+    stop_at_s: float | None,
+    progress: Progress | None,
+    keep: bool,
+    options: RunOptions,
+) -> Comparison:
     _check_stop(stop_at_s)
     cluster, replica = split_options(options)
     configs = _configs(policies, replica)

@@ -19,10 +19,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from kvrm.api import open_trace
 from kvrm.folders import check, check_together, staged, staged_together
+from kvrm.presets import plugged
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from kvrm.plugins import PartSource
     from kvrm_gpu.calibrate import Calibration
     from kvrm_gpu.from_steps import LogFit
     from kvrm_sim.hardware import HardwareProfile
@@ -137,11 +139,13 @@ def validate(
     seed: int = 0,
     ranges: bool = False,
     progress: Tell | None = None,
+    plugins: Sequence[PartSource] = (),
 ) -> Validation:
     """Simulate, execute and compare the first ``rows`` requests of a trace under each policy. See docs/validation.md.
 
     ``policies``: the six that the device executes, unless named. ``loads``: arrival rates as shares of what a policy
-    can serve. ``ranges``: name the parts of each step to a profiler. With ``out`` a folder is written:
+    can serve. ``ranges``: name the parts of each step to a profiler. ``plugins``: users' parts that a policy's file may
+    name (docs/plugins.md). With ``out`` a folder is written:
     ``report.json``, ``steps.parquet``, ``validation.png`` and ``.svg``. Raises as :func:`calibrate`; what was
     executed and does not hold is in ``failures``.
     """
@@ -149,7 +153,8 @@ def validate(
 
     require_torch()
     _check_counts(repeats=repeats)
-    _check_validation(policies, loads, rows)
+    with plugged(plugins):
+        _check_validation(policies, loads, rows)
     _check_scale(scale)
     spec = load_model(model) if isinstance(model, (str, Path)) else model
     profile = load_hardware(hardware) if isinstance(hardware, (str, Path)) else hardware
@@ -160,20 +165,21 @@ def validate(
     from kvrm_gpu.validate import missed_goals, verdict
     from kvrm_gpu.validate import validate as execute
 
-    report = execute(
-        opened,
-        profile,
-        spec,
-        device=device,
-        policies=tuple(policies or POLICIES),
-        loads=tuple(loads),
-        scale=scale,
-        rows=rows,
-        repeats=repeats,
-        seed=seed,
-        ranges=ranges,
-        progress=progress,
-    )
+    with plugged(plugins):
+        report = execute(
+            opened,
+            profile,
+            spec,
+            device=device,
+            policies=tuple(policies or POLICIES),
+            loads=tuple(loads),
+            scale=scale,
+            rows=rows,
+            repeats=repeats,
+            seed=seed,
+            ranges=ranges,
+            progress=progress,
+        )
     found = Validation(
         report=report,
         steps=_taken_steps(report),

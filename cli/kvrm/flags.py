@@ -88,6 +88,13 @@ class Load:
     ] = None
 
 
+#: Every command that may meet a user's part takes it.
+PluginOption = Annotated[
+    list[str] | None,
+    _option("--plugin", metavar="FILE.py", text="Policy parts of your own in Python (docs/plugins.md). Repeatable."),
+]
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Replica:
     """The engine that serves the trace."""
@@ -124,6 +131,7 @@ class Replica:
             text="Override a key of every policy, in TOML; PART.KEY= unsets it, so its default applies. Repeatable.",
         ),
     ] = None
+    plugin: PluginOption = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

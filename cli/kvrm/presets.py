@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from kvrm.api import ReplicaOptions
+    from kvrm.plugins import PartSource
     from kvrm_sim.config import HardwareProfile, ModelSpec, ReplicaConfig
     from kvrm_sim.policy import Policy
 
@@ -15,6 +18,22 @@ DEFAULT_HARDWARE = "a100-80gb-sxm"
 
 #: Keys that only say how prompts are computed: a policy with one of them and no prefill is refused as meaningless.
 ABOUT_PREFILL = ("launch.mixed", "launch.token_sizes", "schedule.token_budget")
+
+
+#: What can be listed.
+Kind: TypeAlias = Literal["policies", "models", "hardware", "traces", "routers", "parts"]
+
+
+@contextmanager
+def plugged(plugins: Sequence[PartSource] | None) -> Iterator[None]:
+    """Within the block these users' parts are found by their names; nothing is imported when there are none."""
+    if not plugins:
+        yield
+        return
+    from kvrm_sim.plugin_registry import using
+
+    with using(plugins):
+        yield
 
 
 def replica_config(policy: str | Path | Policy, options: ReplicaOptions) -> ReplicaConfig:
@@ -65,8 +84,8 @@ def _prefill_overrides(prefill: str | None) -> dict[str, Any]:
     return {"schedule.prefill": prefill, **without}
 
 
-def described(kind: Literal["policies", "models", "hardware", "traces", "routers"]) -> dict[str, str]:
-    """Every built-in name of a kind, with one line on what it is."""
+def described(kind: Kind) -> dict[str, str]:
+    """Every name of a kind, users' parts among them, with one line on what it is."""
     if kind == "traces":
         from kvrm_traces import BUILTINS
 
@@ -74,7 +93,9 @@ def described(kind: Literal["policies", "models", "hardware", "traces", "routers
     if kind == "routers":
         from kvrm_sim.routers import ROUTERS
 
-        return dict(ROUTERS)
+        return {**ROUTERS, **{word: text for key, word, text in _plugins() if key is None}}
+    if kind == "parts":
+        return _parts()
     from kvrm_sim import config
 
     if kind == "policies":
@@ -82,6 +103,29 @@ def described(kind: Literal["policies", "models", "hardware", "traces", "routers
     if kind == "hardware":
         return {name: _device(config.load_hardware(name)) for name in config.hardware_names()}
     return {name: _model(config.load_model(name)) for name in config.model_names()}
+
+
+def _plugins() -> list[tuple[str | None, str, str]]:
+    """Users' parts that can be found: the key that takes the name (None: ``--router``), the name, what it is."""
+    from kvrm_sim.plugin_registry import found_parts
+
+    lines = []
+    for entry in found_parts():
+        how = "" if entry.part.key is None else ", compiled" if entry.part.compiled else ", interpreted"
+        about = (entry.part.__doc__ or "").strip().partition("\n")[0]
+        lines.append((entry.part.key, entry.part.name, f"plug-in of {entry.source}{how}: {about}".rstrip(": ")))
+    return lines
+
+
+def _parts() -> dict[str, str]:
+    """What can be set where a user's part may stand, as ``--set`` takes it: built-in words, then plug-ins."""
+    from kvrm_sim.plugin_registry import broken_packages, builtin_words
+    from kvrm_sim.plugins import KINDS
+
+    entries = {f"{kind.key}={word}": "built in" for kind in KINDS if kind.key for word in builtin_words(kind.kind)}
+    entries |= {f"{key}={name}" if key else f"--router {name}": text for key, name, text in _plugins()}
+    broken = broken_packages()
+    return entries | ({"(some packages)": broken.removeprefix("; ")} if broken else {})
 
 
 def _device(profile: HardwareProfile) -> str:

@@ -22,7 +22,7 @@ from kvrm_sim.cluster_records import MergedRecords, Target
 from kvrm_sim.cluster_summary import summarize_cluster
 from kvrm_sim.columns import REPLICA
 from kvrm_sim.config import ReplicaConfig
-from kvrm_sim.engine import STEPS_A_CALL, parameters_for_trace, say_if_cold
+from kvrm_sim.engine import STEPS_A_CALL, parameters_for_trace, say_if_slow
 from kvrm_sim.errors import ConfigError
 from kvrm_sim.feed import CHUNK_ROWS, CHUNK_ROWS_WITH_IDS, Chunk, arrival_chunks
 from kvrm_sim.memory import plan_memory
@@ -31,7 +31,7 @@ from kvrm_sim.provenance import run_toml
 from kvrm_sim.records import RunWriter
 from kvrm_sim.replica import OUT_RECORDS, Replica
 from kvrm_sim.result import Collector, RunResult
-from kvrm_sim.routers import PREFIX_WEIGHT, ReplicaView, RoutedRequest, Router, make_router
+from kvrm_sim.routers import PREFIX_WEIGHT, ReplicaView, RoutedRequest, Router, make_router, router_parts
 from kvrm_traces import Trace
 
 #: Each replica has its pool and its buffers in memory: some tens of megabytes.
@@ -185,7 +185,7 @@ def run_cluster(
     """
     made = check_cluster(replicas, router, prefix_weight, trace, config)
     plan = plan_memory(config)
-    say_if_cold()
+    say_if_slow(config)
     parameters = parameters_for_trace(trace, config, plan)
     about_router: dict[str, Any] = {"router": router}
     if router == "prefix-aware":
@@ -207,7 +207,8 @@ def run_cluster(
             peak_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         )
         about = {"replicas": replicas, **about_router}
-        writer.document(summary, run_toml(trace, config, driver="span", stop_at_s=stop_at_s, cluster=about))
+        of = router_parts(router)
+        writer.document(summary, run_toml(trace, config, driver="span", stop_at_s=stop_at_s, cluster=about, parts=of))
         writer.commit()
     return RunResult(
         summary=summary,

@@ -7,12 +7,9 @@ stay at its default, so that nobody studies a setting that does nothing).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
+from kvrm_sim.policy import Policy, is_built_in
 from kvrm_sim.tables import Table
-
-if TYPE_CHECKING:
-    from kvrm_sim.policy import Policy
 
 __all__ = ["refusal"]
 
@@ -68,6 +65,8 @@ def _pager(policy: Policy) -> Iterator[str]:
         yield from _idle(pager, ("extent_blocks",), f'with pager.placement = "{pager.placement}"')
     if pager.placement not in ("lifo", "fifo"):
         why = f'with pager.placement = "{pager.placement}", whose choice does not depend on the order of the releases'
+        if not is_built_in("placement", pager.placement):
+            why = f'with pager.placement = "{pager.placement}", a plug-in: it keeps its own order'
         yield from _idle(pager, ("release_order",), why)
     if pager.prefix_sharing and not policy.paged:
         yield (
@@ -105,6 +104,9 @@ def _far_history(policy: Policy) -> Iterator[str]:
 
 def _order(policy: Policy) -> Iterator[str]:
     schedule = policy.schedule
+    if not is_built_in("order", schedule.order):
+        why = f'with schedule.order = "{schedule.order}", a plug-in: its score has the arrival\'s time to age by'
+        yield from _idle(schedule, ("aging_s",), why)
     if schedule.order == "fcfs":
         yield from _idle(schedule, ("aging_s",), 'with schedule.order = "fcfs", which serves by age alone')
     if not policy.paged:
@@ -194,6 +196,21 @@ def _compaction(policy: Policy) -> Iterator[str]:
             )
 
 
+def _of_a_user(policy: Policy) -> Iterator[str]:
+    if is_built_in("placement", policy.pager.placement):
+        return
+    if policy.host is not None:
+        yield (
+            f'host with pager.placement = "{policy.pager.placement}", a plug-in: the host\'s pool is placed by the same '
+            "functions"
+        )
+    if policy.pager.compaction != "none":
+        yield (
+            f'pager.compaction with pager.placement = "{policy.pager.placement}", a plug-in: compaction fills the free '
+            "store of the built-in placements"
+        )
+
+
 def _in_flight(policy: Policy) -> Iterator[str]:
     if policy.schedule.run_ahead > 0 and policy.pager.compaction != "none":
         yield (
@@ -244,6 +261,7 @@ _RULES: tuple[Callable[[Policy], Iterator[str]], ...] = (
     _order,
     _far_history,
     _compaction,
+    _of_a_user,
     _in_flight,
     _host,
     _speculation,

@@ -142,6 +142,9 @@ def entry(function: F) -> F:
     return cast(F, numba.njit(cache=True, **_options(inline=False))(function))
 
 
-def is_warm() -> bool:
-    """Whether compiled code of exactly these sources is on disk already (else the first run compiles)."""
-    return CACHE_FOLDER is None or any(CACHE_FOLDER.rglob("*.nbi"))
+def is_warm(folder: str | None = None) -> bool:
+    """Whether compiled code of exactly these sources is on disk already (else the first run compiles).
+
+    ``folder``: the name of the folder that the sources lie in, as numba calls their code; None: the simulator's own.
+    """
+    return CACHE_FOLDER is None or any(CACHE_FOLDER.glob(f"{folder or Path(__file__).parent.name}_*/*.nbi"))

@@ -1,7 +1,7 @@
 """From a configuration and its memory plan to the record of runtime numbers that the compiled core reads.
 
 Enumerations are the position of the word in its ``Literal`` (policy.py, config.py), in the same order as the
-constants of the core's parts.
+constants of the core's parts. The word of a user's part has the position behind the last.
 """
 
 from __future__ import annotations
@@ -30,6 +30,12 @@ def code(word: str, literal: Any) -> int:
     return get_args(literal).index(word)
 
 
+def part_code(word: str, literal: Any) -> int:
+    """The integer of a word that may be the name of a user's part: then the one behind the last."""
+    words = get_args(literal)
+    return words.index(word) if word in words else len(words)
+
+
 def largest_run_blocks(pool_blocks: int, *, reserve: int, placement: int) -> int:
     """Blocks of the longest thing the empty pool can give: all of it, or the largest buddy."""
     if reserve != PAGED and placement == BUDDY:
@@ -40,7 +46,7 @@ def largest_run_blocks(pool_blocks: int, *, reserve: int, placement: int) -> int
 def _decision_values(config: ReplicaConfig, plan: MemoryPlan) -> dict[str, int | float]:
     policy = config.policy
     reserve = code(policy.reserve.mode, words.ReserveMode)
-    placement = code(policy.pager.placement, words.Placement)
+    placement = part_code(policy.pager.placement, words.Placement)
     block = policy.pager.block_size_tokens
     limit = config.limit_tokens
     none = policy.schedule.prefill == "none"
@@ -66,9 +72,9 @@ def _decision_values(config: ReplicaConfig, plan: MemoryPlan) -> dict[str, int |
         "admission": code(policy.schedule.admission, words.Admission),
         "watermark_blocks": int(policy.schedule.watermark * plan.pool_blocks),
         "refill": code(policy.schedule.refill, words.Refill),
-        "queue_order": code(policy.schedule.order, words.Order),
+        "queue_order": part_code(policy.schedule.order, words.Order),
         "aging_ns": 0 if policy.schedule.aging_s is None else round(policy.schedule.aging_s * 1e9),
-        "victim": code(policy.schedule.victim, words.Victim),
+        "victim": part_code(policy.schedule.victim, words.Victim),
         "run_ahead": policy.schedule.run_ahead,
         "preempt": code(policy.schedule.preempt, words.Preempt),
         "compaction": code(policy.pager.compaction, words.Compaction),
@@ -256,4 +262,4 @@ def parameters_of(
         "token_sizes": plan.token_sizes,
         "capacities": plan.group_capacities,
     }
-    return core_parameters(values, ladders)
+    return core_parameters(values, ladders, config.policy.parts)

@@ -20,13 +20,13 @@ from typing import Any, Literal
 import numpy as np
 import simpy
 
-from kvrm_sim import compiled
 from kvrm_sim import state as st
 from kvrm_sim.config import ReplicaConfig
 from kvrm_sim.derivation import parameters_of
 from kvrm_sim.feed import Chunk, arrival_chunks
 from kvrm_sim.memory import MemoryPlan, plan_memory
 from kvrm_sim.parameters import CoreParameters
+from kvrm_sim.plugin_core import notice
 from kvrm_sim.provenance import run_toml
 from kvrm_sim.records import RunWriter
 from kvrm_sim.replica import Replica, Sinks
@@ -244,10 +244,11 @@ def span_process(
             return
 
 
-def say_if_cold() -> None:
-    """Say on stderr that the first run compiles, where it does."""
-    if not compiled.is_warm():
-        sys.stderr.write("kvrm: compiling the simulator's core, once for this version (about 20 s)\n")
+def say_if_slow(config: ReplicaConfig) -> None:
+    """Say on stderr that the first run compiles, where it does, or that a plug-in makes every run slow."""
+    said = notice(config.policy.parts)
+    if said is not None:
+        sys.stderr.write(f"kvrm: {said}\n")
 
 
 def parameters_for_trace(
@@ -286,7 +287,7 @@ def run(
     if hooks and driver != "events":
         raise ValueError("hooks need driver='events': the span driver does not stop at single events")
     plan = plan_memory(config)
-    say_if_cold()
+    say_if_slow(config)
     parameters = parameters_for_trace(trace, config, plan, log_events=driver == "events")
     with RunWriter(out, force=force) as writer:
         collector = Collector()

@@ -8,6 +8,7 @@ KvrmError                     exit code 1: the work failed
 └── WorkError                 exit code 1: a run that went wrong by itself
     ├── NoProgressError       K decisions without progress; says who waits for what
     ├── InvariantError        a broken invariant (found by ``check``)
+    ├── PluginError           a user's part that returned what cannot be, or raised
     └── RunError              a run that cannot be carried out or written
 """
 
@@ -22,6 +23,7 @@ __all__ = [
     "InvariantError",
     "KvrmError",
     "NoProgressError",
+    "PluginError",
     "RunError",
     "TraceError",
     "WorkError",
@@ -58,6 +60,13 @@ class NoProgressError(WorkError):
 
 class InvariantError(WorkError):
     """An invariant of the state does not hold."""
+
+
+class PluginError(WorkError):
+    """A user's part (plugins.py) returned what the core cannot take, raised, or does not compile although it says so.
+
+    The message names the part, what it did and what would be right; an exception of the part is its ``__cause__``.
+    """
 
 
 class RunError(WorkError):

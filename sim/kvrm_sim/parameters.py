@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvrm_sim.pager import PAGED
+from kvrm_sim.plugins import Part
 from kvrm_sim.state import PARAMS, Records
 
 _LADDERS = ("buckets", "batch_sizes", "contexts", "token_sizes", "capacities")
@@ -20,10 +21,11 @@ _LADDERS = ("buckets", "batch_sizes", "contexts", "token_sizes", "capacities")
 
 @dataclass(frozen=True, slots=True)
 class CoreParameters:
-    """``record``: PARAMS[1]; ``ladders``: int64, the ascending ladders one after another."""
+    """``record``: PARAMS[1]; ``ladders``: int64, the ascending ladders one after another; ``parts``: those of users."""
 
     record: Records
     ladders: NDArray[np.int64]
+    parts: tuple[type[Part], ...] = ()
 
     @property
     def paged(self) -> bool:
@@ -31,7 +33,9 @@ class CoreParameters:
         return bool(self.record[0].reserve == PAGED)
 
 
-def core_parameters(values: Mapping[str, int | float], ladders: Mapping[str, Sequence[int]]) -> CoreParameters:
+def core_parameters(
+    values: Mapping[str, int | float], ladders: Mapping[str, Sequence[int]], parts: tuple[type[Part], ...] = ()
+) -> CoreParameters:
     """Put numbers by name into the record; ladders by name (buckets, batch_sizes, contexts, token_sizes, capacities).
 
     Every name must be a field of PARAMS: a misspelt one is a KeyError, not a zero.
@@ -49,4 +53,4 @@ def core_parameters(values: Mapping[str, int | float], ladders: Mapping[str, Seq
         if name not in names:
             raise KeyError(f"PARAMS has no field {name!r}")
         record[name] = value
-    return CoreParameters(record=record, ladders=np.array(flat or [0], np.int64))
+    return CoreParameters(record=record, ladders=np.array(flat or [0], np.int64), parts=parts)

@@ -6,11 +6,13 @@ refused as unknown keys or words: reverse merges (a group's destination always a
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_args
 
 from pydantic import BeforeValidator, Field, StrictBool, StrictFloat, StrictInt, model_validator
 
-from kvrm_sim.tables import Ladder, PositiveFloat, PositiveInt, Table, named_or_ladder
+from kvrm_sim.plugin_registry import broken_packages, find, found_parts, needed
+from kvrm_sim.plugins import Part
+from kvrm_sim.tables import Ladder, PositiveFloat, PositiveInt, Table, guess, named_or_ladder
 
 ReserveMode: TypeAlias = Literal["max_len", "pow2", "declared", "oracle", "bucket", "paged"]
 LaunchMode: TypeAlias = Literal["eager", "graph"]
@@ -39,6 +41,15 @@ BatchLadderName: TypeAlias = Literal["full", "vllm", "pow2"]
 ContextLadderName: TypeAlias = Literal["limit", "pow2"]
 TokenLadderName: TypeAlias = Literal["vllm"]
 
+#: The words beside which a user's part may stand (plugins.py), by its kind.
+PLUGGABLE: dict[str, Any] = {"placement": Placement, "victim": Victim, "order": Order}
+
+
+def is_built_in(kind: str, word: str) -> bool:
+    """Whether a word is one of the core's own; otherwise it is the name of a user's part."""
+    return word in get_args(PLUGGABLE[kind])
+
+
 #: `slots = "auto"` never takes more: the usual `max_num_seqs` of serving engines.
 MAX_AUTO_SLOTS = 256
 
@@ -47,6 +58,20 @@ def _slots(value: object) -> object:
     if value != "auto" and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
         raise ValueError('should be a whole number, 1 or more, or "auto"')
     return value
+
+
+def _word_or_part(kind: str) -> BeforeValidator:
+    """Check a word that is built in, or the name of a user's part."""
+
+    def check(value: object) -> object:
+        words = get_args(PLUGGABLE[kind])
+        if isinstance(value, str) and (value in words or find(kind, value) is not None):
+            return value
+        *first, last = (repr(word) for word in (*words, *(entry.part.name for entry in found_parts(kind))))
+        hint = guess(value, [word.strip("'") for word in (*first, last)]) if isinstance(value, str) else ""
+        raise ValueError(f"should be {', '.join(first)} or {last}{hint}{broken_packages()}")
+
+    return BeforeValidator(check)
 
 
 class Reserve(Table):
@@ -111,7 +136,7 @@ class Pager(Table):
     section: ClassVar[str] = "pager"
 
     block_size_tokens: PositiveInt = 16
-    placement: Placement
+    placement: Annotated[str, _word_or_part("placement")]
     #: `extent` only: ids are cut into extents of so many blocks, which a request prefers to fill.
     extent_blocks: PositiveInt = 16
     #: How a request's blocks come back (`lifo`, `fifo`): last logical block first, or so that the next ascend.
@@ -187,11 +212,11 @@ class Schedule(Table):
     admission: Admission = "full_prompt"
     refill: Refill = "continuous"
     #: Who is admitted next. `shortest_total` knows the output length, as no server does: a bound.
-    order: Order = "fcfs"
+    order: Annotated[str, _word_or_part("order")] = "fcfs"
     #: So many seconds of waiting weigh as much as one token (`shortest_*`) or one level (`priority`); None: no aging.
     aging_s: Annotated[StrictFloat, Field(gt=0, le=3600, allow_inf_nan=False)] | None = None
     #: Who is preempted when a running row needs a block and none can be had.
-    victim: Victim = "last"
+    victim: Annotated[str, _word_or_part("victim")] = "last"
     #: What becomes of a victim's entries: computed again, moved to the host and back, or whichever costs less.
     preempt: Preempt = "recompute"
     #: Steps in flight when the next one is decided. An end is noticed as many steps late, and freed blocks wait for it.
@@ -227,6 +252,14 @@ class Policy(Table):
     def paged(self) -> bool:
         """Blocks are taken as they are written; otherwise a request holds one contiguous reservation."""
         return self.reserve.mode == "paged"
+
+    @property
+    def parts(self) -> tuple[type[Part], ...]:
+        """The users' parts that it names, by kind. Raises ConfigError when one of them is no longer known."""
+        words = {"placement": self.pager.placement, "victim": self.schedule.victim, "order": self.schedule.order}
+        return tuple(
+            needed(kind, word, get_args(PLUGGABLE[kind])) for kind, word in words.items() if not is_built_in(kind, word)
+        )
 
     @property
     def staged(self) -> bool:

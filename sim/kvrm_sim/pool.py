@@ -217,15 +217,21 @@ def _release_in_extent(p: Record, s: Record, blocks: Records, tree: Ints, block:
         _push_whole_extent(s, blocks, first)
 
 
+@kernel
+def free_all(p: Record, s: Record, blocks: Records) -> None:
+    """Mark every block as free, nobody's and without a key."""
+    s.free_blocks = p.pool_blocks
+    for block in range(p.pool_blocks + 2):
+        blocks[block].order = -1
+        blocks[block].key = NONE
+        blocks[block].free = 1 if 1 <= block <= p.pool_blocks else 0
+
+
 @outlined
 def open_pool(p: Record, s: Record, blocks: Records, tree: Ints) -> None:
     """Make every block free."""
+    free_all(p, s, blocks)
     total = p.pool_blocks
-    s.free_blocks = total
-    for block in range(total + 2):
-        blocks[block].order = -1
-        blocks[block].key = NONE
-        blocks[block].free = 1 if 1 <= block <= total else 0
     if p.placement != BUDDY:
         fill_store(p, s, blocks, tree)
     else:

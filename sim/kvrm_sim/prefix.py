@@ -208,12 +208,48 @@ def hold(s: Record, blocks: Records, block: int) -> None:
         s.reserved_blocks += 1
     else:
         s.shared_again += 1
+        s.leaving_blocks -= 1 if blocks[block].leaving == blocks[block].refs else 0
     blocks[block].refs += 1
 
 
 @kernel
+def is_pending(blocks: Records, block: int) -> bool:
+    """Whether a keyed block will be free without anybody's doing: it cannot be hit."""
+    b = blocks[block]
+    return bool(b.fenced > 0 or (b.leaving > 0 and b.leaving == b.refs))
+
+
+@kernel
+def _leave_chain(s: Record, blocks: Records, block: int) -> None:
+    """A block cannot be hit any more: the chain ends before it, and is to be looked up again."""
+    if blocks[block].chain_at > 0:
+        s.chain_request = NONE
+
+
+@kernel
+def _become_pending(s: Record, blocks: Records, block: int) -> None:
+    s.leaving_blocks += 1
+    _leave_chain(s, blocks, block)
+
+
+@kernel
+def start_leaving(s: Record, blocks: Records, block: int) -> None:
+    """One more of the rows that hold a block is leaving for the host."""
+    blocks[block].leaving += 1
+    if blocks[block].leaving == blocks[block].refs:
+        _become_pending(s, blocks, block)
+
+
+@kernel
+def end_leaving(s: Record, blocks: Records, block: int) -> None:
+    """A row that was leaving is about to let go of a block."""
+    s.leaving_blocks -= 1 if blocks[block].leaving == blocks[block].refs else 0
+    blocks[block].leaving -= 1
+
+
+@kernel
 def keep_again(s: Record, blocks: Records, block: int) -> None:
-    """A keyed block comes from behind its fence: it can be hit again."""
+    """Nobody holds a keyed block, and no step in flight reads it: it can be evicted, or hit."""
     _keep(s, blocks, block)
     if blocks[block].key == s.chain_awaits:
         s.chain_request = NONE  # the chain goes on: to be looked up again
@@ -225,16 +261,17 @@ def let_go(s: Record, blocks: Records, block: int, fenced: bool) -> bool:
     blocks[block].refs -= 1
     if blocks[block].refs > 0:
         s.shared_again -= 1
+        if blocks[block].leaving == blocks[block].refs:  # only rows that leave hold it now
+            _become_pending(s, blocks, block)
         return False
     s.reserved_blocks -= 1
     if blocks[block].key == NONE:
         return True
     if fenced:
         fence(s, blocks, block, 1)
-        if blocks[block].chain_at > 0:
-            s.chain_request = NONE  # the chain ends before it: to be looked up again
+        _leave_chain(s, blocks, block)
     else:
-        _keep(s, blocks, block)
+        keep_again(s, blocks, block)
     return False
 
 
@@ -265,7 +302,7 @@ def find_chain(
     for link in range(count):
         key = key_of(p, ids, at, link)
         block = keys[find_slot(p, keys, key), 1]
-        if block == 0 or blocks[block].fenced > 0:
+        if block == 0 or is_pending(blocks, block):
             s.chain_awaits = key
             break
         chain[link] = block

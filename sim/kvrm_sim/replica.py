@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from kvrm_sim import state as st
 from kvrm_sim.bittree import new_tree
-from kvrm_sim.core import CLOSE, GREW, OPEN, replica_edge, span
+from kvrm_sim.core import CLOSE, GREW, OPEN
 from kvrm_sim.descriptor import CommitDescriptor
 from kvrm_sim.errors import InputError, InvariantError, KvrmError, NoProgressError
 from kvrm_sim.feed import NO_IDS
@@ -22,6 +22,8 @@ from kvrm_sim.launch import num_shapes
 from kvrm_sim.meters import BUCKETS
 from kvrm_sim.pager import PAGED
 from kvrm_sim.parameters import CoreParameters
+from kvrm_sim.plugin_core import core_of, wrong_block
+from kvrm_sim.plugins import Placement
 from kvrm_sim.pool import CONTIGUOUS
 from kvrm_sim.prefix import key_slots
 from kvrm_sim.wheel import FINISH_LISTS
@@ -73,6 +75,9 @@ class Replica:
         self.sinks = sinks
         p = parameters.record[0]
         slots, pool = int(p.slots), int(p.pool_blocks)
+        self._core = core_of(parameters.parts)
+        #: A user's placement, which may give what is no free block.
+        self._placement = next((part for part in parameters.parts if issubclass(part, Placement)), None)
         self.scalars = np.zeros(1, st.SCALARS)
         # One-element views: a driver asks for these at each event, and a record's attribute costs a microsecond.
         self._now_ns = self.scalars["now_ns"]
@@ -89,7 +94,7 @@ class Replica:
             rows=np.zeros(slots, st.ROWS),
             heads=np.full(int(p.block_size) + FINISH_LISTS, st.NONE, np.int64),
             blocks=np.zeros(pool + 2, st.BLOCKS),
-            tree=new_tree(pool + 2),
+            tree=new_tree(pool + 2) if self._placement is None else self._placement.new_memory(pool),
             table=_table(slots, int(p.table_width)),
             ladders=parameters.ladders,
             captured=np.zeros(num_shapes(p), np.int64),
@@ -118,7 +123,7 @@ class Replica:
         self._edge(OPEN)
 
     def _edge(self, edge: int, first: int = 0) -> None:
-        replica_edge(edge, self.parameters.record, self.scalars, self.arrays, first)
+        self._core.replica_edge(edge, self.parameters.record, self.scalars, self.arrays, first)
 
     @property
     def requests(self) -> st.Records:
@@ -254,13 +259,17 @@ class Replica:
     def advance(self, until_ns: int, *, max_steps: int, flags: int = 0) -> int:
         """Run the compiled loop; full buffers are drained and the arena grown here. Returns one of ``state.REASONS``.
 
-        Raises InputError for a row that the configuration cannot take, NoProgressError, InvariantError.
+        Raises InputError for a row that the configuration cannot take, NoProgressError, InvariantError, PluginError.
         """
         stops = flags if self._descriptor is None else flags | st.STOP_AT_DECISIONS
         while True:
             reason = int(
-                span(self.parameters.record, self.scalars, self.steps, until_ns, max_steps, stops, *self.arrays)
+                self._core.span(
+                    self.parameters.record, self.scalars, self.steps, until_ns, max_steps, stops, *self.arrays
+                )
             )
+            if self._placement is not None and self.scalars[0].plugin_error:
+                raise wrong_block(self._placement, int(self.scalars[0].plugin_value))
             if reason == st.FLUSH:
                 self.drain_records()
                 if 2 * int(self.scalars[0].num_events) > len(self.arrays.events):

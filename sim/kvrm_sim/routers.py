@@ -8,16 +8,19 @@ index is taken.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvrm_sim.errors import ConfigError
+from kvrm_sim.errors import ConfigError, PluginError
 from kvrm_sim.feed import NO_IDS
 from kvrm_sim.load import cached_tokens, work_ahead
+from kvrm_sim.plugin_registry import needed
+from kvrm_sim.plugins import Part, part_name
+from kvrm_sim.plugins import Router as RouterPart
 from kvrm_sim.replica import Replica
-from kvrm_sim.tables import nearest
 
 #: How many blocks that are held weigh as much as one block that is to be prefilled.
 PREFIX_WEIGHT = 1.0
@@ -99,8 +102,9 @@ class ReplicaView:
 class Router(Protocol):
     """Chooses a replica for each arrival. One object serves one run."""
 
-    #: Every choice follows from the request's row alone: replicas need not be advanced before it.
-    stateless: ClassVar[bool]
+    @property
+    def stateless(self) -> bool:
+        """Every choice follows from the request's row alone: replicas need not be advanced before it."""
 
     def choose(self, request: RoutedRequest, replicas: Sequence[ReplicaView], now_ns: int, /) -> int:
         """The index of the replica that takes the request, which arrives now. Replicas have been advanced to now."""
@@ -187,6 +191,30 @@ class SessionSticky:
         return home
 
 
+class WatchedRouter:
+    """A user's router: what it raises or chooses is looked at."""
+
+    def __init__(self, part: type[RouterPart]) -> None:
+        self._who = part_name(part)
+        self.stateless = part.stateless
+        try:
+            self._router = part()
+        except Exception as error:
+            raise PluginError(f"{self._who}: making one raised {type(error).__name__}: {error}") from error
+
+    def choose(self, request: RoutedRequest, replicas: Sequence[ReplicaView], now_ns: int, /) -> int:
+        try:
+            chosen: object = self._router.choose(request, replicas, now_ns)
+        except Exception as error:
+            raise PluginError(f"{self._who}: choose raised {type(error).__name__}: {error}") from error
+        if isinstance(chosen, bool) or not isinstance(chosen, (int, np.integer)) or not 0 <= chosen < len(replicas):
+            raise PluginError(
+                f"{self._who}: choose returned {chosen!r} for request {request.row}: it should return the index of a "
+                f"replica, 0 to {len(replicas) - 1}"
+            )
+        return int(chosen)
+
+
 _ROUTERS: dict[str, Callable[[], Router]] = {
     "round-robin": RoundRobin,
     "least-loaded": LeastLoaded,
@@ -208,15 +236,25 @@ ROUTERS: dict[str, str] = {
 }
 
 
-def make_router(name: str, prefix_weight: float | None = None) -> Router:
-    """A router by name, for one run. ``prefix_weight``: of ``prefix-aware`` only; default ``PREFIX_WEIGHT``.
+def router_parts(name: str) -> tuple[type[Part], ...]:
+    """The user's part that a router's name stands for; none for one of ours."""
+    return () if name in _ROUTERS else (needed("router", name, tuple(_ROUTERS)),)
 
+
+def make_router(name: str, prefix_weight: float | None = None) -> Router:
+    """A router by name, a plug-in's too, for one run.
+
+    ``prefix_weight``: of ``prefix-aware`` only; default ``PREFIX_WEIGHT``.
     Raises ConfigError for an unknown name, and for a weight that is not finite and at least 0 or that nothing reads.
     """
     if name not in _ROUTERS:
-        raise ConfigError(f"router {name!r} is unknown{nearest(name, _ROUTERS)}", "router", name)
+        part = needed("router", name, tuple(_ROUTERS))
+        assert issubclass(part, RouterPart), "a part of this kind"
+        made: Callable[[], Router] = partial(WatchedRouter, part)
+    else:
+        made = _ROUTERS[name]
     if prefix_weight is None:
-        return _ROUTERS[name]()
+        return made()
     if name != "prefix-aware":
         raise ConfigError(f"prefix_weight = {prefix_weight}: router {name!r} has no weight; 'prefix-aware' has one")
     if not (np.isfinite(prefix_weight) and prefix_weight >= 0):

@@ -60,6 +60,16 @@ REFILL_CONTINUOUS, REFILL_BATCH = range(2)
 VICTIM_LAST, VICTIM_LEAST_COMPUTED, VICTIM_LARGEST, VICTIM_LOWEST_PRIORITY = range(4)
 
 
+@kernel
+def victim_weight(p: Record, s: Record, requests: Records, rows: Records, row: int) -> int:
+    """What a running row weighs as a victim: the greatest goes first."""
+    if p.victim == VICTIM_LEAST_COMPUTED:
+        return -row_computed(s, rows, row)
+    if p.victim == VICTIM_LARGEST:
+        return rows[row].blocks
+    return requests[rows[row].request].priority
+
+
 @outlined
 def _victim(p: Record, s: Record, requests: Records, rows: Records) -> int:
     """The running row that goes first; the later one of equals."""
@@ -68,12 +78,7 @@ def _victim(p: Record, s: Record, requests: Records, rows: Records) -> int:
     worst, found = 0, NONE
     row = s.running_head
     while row != NONE:
-        if p.victim == VICTIM_LEAST_COMPUTED:
-            weight = -row_computed(s, rows, row)
-        elif p.victim == VICTIM_LARGEST:
-            weight = rows[row].blocks
-        else:
-            weight = requests[rows[row].request].priority
+        weight = victim_weight(p, s, requests, rows, row)
         if found == NONE or weight >= worst:
             worst, found = weight, row
         row = rows[row].next

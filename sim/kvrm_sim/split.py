@@ -27,7 +27,7 @@ from kvrm_sim.cluster import MOST_REPLICAS, Cluster, check_cluster
 from kvrm_sim.cluster_records import Target
 from kvrm_sim.columns import SPLIT
 from kvrm_sim.config import ReplicaConfig
-from kvrm_sim.engine import parameters_for_trace, say_if_cold
+from kvrm_sim.engine import parameters_for_trace, say_if_slow
 from kvrm_sim.errors import ConfigError
 from kvrm_sim.feed import CHUNK_ROWS_WITH_IDS, Chunk, arrival_chunks
 from kvrm_sim.memory import plan_memory
@@ -36,7 +36,7 @@ from kvrm_sim.parameters import CoreParameters
 from kvrm_sim.provenance import run_toml
 from kvrm_sim.records import RunWriter
 from kvrm_sim.result import Collector, RunResult
-from kvrm_sim.routers import LeastKv, Router
+from kvrm_sim.routers import LeastKv, Router, router_parts
 from kvrm_sim.split_records import Kept, Outputs, Transfers, merged_requests
 from kvrm_sim.split_summary import Side, summarize_split
 from kvrm_traces import Trace
@@ -226,7 +226,7 @@ def run_split(
     made = check_cluster(prefill_replicas, router, prefix_weight, trace, config)
     decoding = decode_config(config)
     plans = plan_memory(config), plan_memory(decoding)
-    say_if_cold()
+    say_if_slow(config)
     started = time.perf_counter()
     stop_ns = st.NEVER if stop_at_s is None else round(stop_at_s * 1e9)
     with RunWriter(out, force=force, request_fields=SPLIT) as writer:
@@ -258,7 +258,8 @@ def run_split(
             wall_s=time.perf_counter() - started,
             peak_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         )
-        writer.document(summary, run_toml(trace, config, driver="span", stop_at_s=stop_at_s, cluster=about))
+        of = router_parts(router)
+        writer.document(summary, run_toml(trace, config, driver="span", stop_at_s=stop_at_s, cluster=about, parts=of))
         writer.commit()
     if progress is not None:
         progress(1.0)

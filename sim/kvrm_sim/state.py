@@ -169,6 +169,8 @@ SCALARS = _record(
     # record buffers
     "num_out", "num_windows", "num_events", "num_pool_samples", "window_end_ns", "spike_end_ns", "next_pool_sample_ns",
     "spike_low", "spike_high", "window_open", "window_low", "window_high",
+    # whether a user's placement gave what is no free block, and what (plugin_seams.py)
+    "plugin_error", "plugin_value",
     floats=(
         "out_virtual", "in_virtual",
         "acc_reserved", "acc_allocated", "acc_used", "acc_cached", "acc_running", "acc_waiting",
@@ -206,7 +208,7 @@ ROWS = _record(
 #: A record is one line of the cache.
 BLOCKS = _record(
     "key", "mark",
-    small=("next", "previous", "free", "refs", "stack", "chain_at", "length", "order", "head", "fenced", "stamp"),
+    small=("next", "previous", "free", "refs", "stack", "chain_at", "length", "order", "head", "fenced", "stamp", "leaving"),
 )
 
 #: What arrives. `declared_max_tokens` is -1 when absent. `num_ids` prefix hashes lie from `ids_at` on in the ids that

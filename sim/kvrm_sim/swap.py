@@ -14,7 +14,7 @@ from kvrm_sim.links import IN, OUT, next_to_notice, submit_transfer
 from kvrm_sim.moves import MOVE_IN, MOVE_OUT, log_move
 from kvrm_sim.offload import host_room, release_on_host, take_on_host, unpin_on_host
 from kvrm_sim.pager import blocks_for, history_runs, release_row
-from kvrm_sim.prefix import give_keys
+from kvrm_sim.prefix import end_leaving, give_keys, start_leaving
 from kvrm_sim.rowlist import close_row, free_stage_row, leave_running
 from kvrm_sim.state import NONE, Arrays, Record, Records
 
@@ -86,7 +86,11 @@ def swap_out(p: Record, s: Record, a: Arrays, row: int) -> None:
         return
     q.host_ready = 0
     leave_running(s, a.rows, row)
-    s.leaving_blocks += r.blocks
+    if p.sharing:
+        for logical in range(r.blocks):
+            start_leaving(s, a.blocks, a.table[row, logical])
+    else:
+        s.leaving_blocks += r.blocks
     s.moving_tokens += r.computed
     submit_transfer(p, s, a.rows, row, OUT, host_copy_ns(p, count, groups, p.host_out_block_ns))
 
@@ -122,7 +126,11 @@ def notice_transfers(p: Record, s: Record, a: Arrays, latest_ns: int) -> None:
         s.unnoticed_ns += s.now_ns - r.done_ns
         if r.direction == OUT:
             q.host_ready = 1
-            s.leaving_blocks -= r.blocks
+            if p.sharing:
+                for logical in range(r.blocks):
+                    end_leaving(s, a.blocks, a.table[row, logical])
+            else:
+                s.leaving_blocks -= r.blocks
             s.moving_tokens -= r.computed
             release_row(p, s, a, row, True)
             s.num_moving = forget_row(a.rows["moving"], s.num_moving, row)

@@ -14,7 +14,8 @@ FCFS, SHORTEST_PROMPT, SHORTEST_TOTAL, PRIORITY = range(4)
 
 
 @kernel
-def _score(p: Record, q: Record) -> int:
+def waiting_score(p: Record, q: Record) -> int:
+    """What orders a waiting request: the least goes first."""
     if p.queue_order == SHORTEST_PROMPT:
         key = q.prompt_tokens
     elif p.queue_order == SHORTEST_TOTAL:
@@ -72,7 +73,7 @@ def join_waiting(p: Record, s: Record, requests: Records, request: int) -> None:
     q.turn = s.turns
     s.turns += 1
     if p.queue_order != FCFS:
-        q.score = _score(p, q)
+        q.score = waiting_score(p, q)
         _push(s, requests, requests["heap"], request)
         return
     q.next = NONE

@@ -11,6 +11,7 @@ import typer
 from kvrm import device as public
 from kvrm.console import complain, note, progress_line, say
 from kvrm.device_text import calibration_text, steps_text, validation_text
+from kvrm.flags import PluginOption
 
 DEFAULT_MODEL = "tiny-llama"
 
@@ -133,6 +134,7 @@ def validate(
     repeats: Annotated[int, typer.Option("--repeats", help="Repeats of every run.")] = public.VALIDATION_REPEATS,
     scale: ScaleOption = None,
     seed: SeedOption = None,
+    plugin: PluginOption = None,
     out: ReportOption = None,
     ranges: RangesOption = False,
     json: JsonOption = False,
@@ -165,6 +167,7 @@ def validate(
             seed=seed or 0,
             progress=progress,
             ranges=ranges,
+            plugins=plugin or (),
         )
     _print(done.report, validation_text, json=json)
     where = note if json else say

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import json as json_text
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from kvrm import api
 from kvrm.console import listing, say
+from kvrm.flags import PluginOption
+from kvrm.presets import Kind
 
 
 def list_names(
     kind: Annotated[
-        Literal["policies", "models", "hardware", "traces", "routers"],
-        typer.Argument(metavar="policies|models|hardware|traces|routers", help="What to list."),
+        Kind,
+        typer.Argument(metavar="policies|models|hardware|traces|routers|parts", help="What to list."),
     ],
     json: Annotated[bool, typer.Option("--json", help="Print a JSON object of names and descriptions.")] = False,
+    plugin: PluginOption = None,
 ) -> None:
-    """List the built-in policies, models, devices, traces or routers."""
-    entries = api.catalogue(kind)
+    """List policies, models, devices, traces or routers, or what can be set where a plug-in may stand (parts).
+
+    Behind the policies come the plug-ins that they may name, as --set takes them.
+    """
+    entries = api.catalogue(kind, plugins=plugin or ())
+    if kind == "policies":
+        parts = api.catalogue("parts", plugins=plugin or ())
+        entries |= {name: text for name, text in parts.items() if text != "built in"}
     say(json_text.dumps(entries, indent=2) if json else listing(entries))

@@ -12,6 +12,7 @@ from kvrm.clusters import check_cluster, cluster_text
 from kvrm.commands.source import opened
 from kvrm.console import complain, note, progress_bars, say
 from kvrm.flags import Cluster, Load, Output, Reading, Replica, Running
+from kvrm.presets import plugged
 from kvrm.results import Comparison, nothing_completed
 
 if TYPE_CHECKING:
@@ -35,27 +36,28 @@ def replay(
 ) -> None:
     """Replay a trace under one policy; print its summary, and write the run's folder with --out."""
     _check_output(output)
-    options = _replica_options(replica, reading, running)
-    shared = _cluster_options(cluster, load, running)
-    plan = api.plan(policy, **options)
-    if output.out is not None:
-        folders.check(Path(output.out), kind="folder", force=output.force)
-    source = opened(trace, reading, load)
-    for line in plan.lines():
-        note(line)
-    with progress_bars() as progress:
-        done = api.replay(
-            source,
-            policy,
-            out=output.out,
-            force=output.force,
-            driver=running.driver,
-            stop_at_s=running.stop_at,
-            progress=progress,
-            keep=False,  # what is printed comes from the summary
-            **options,
-            **shared,
-        )
+    with plugged(replica.plugin):
+        options = _replica_options(replica, reading, running)
+        shared = _cluster_options(cluster, load, running)
+        plan = api.plan(policy, **options)
+        if output.out is not None:
+            folders.check(Path(output.out), kind="folder", force=output.force)
+        source = opened(trace, reading, load)
+        for line in plan.lines():
+            note(line)
+        with progress_bars() as progress:
+            done = api.replay(
+                source,
+                policy,
+                out=output.out,
+                force=output.force,
+                driver=running.driver,
+                stop_at_s=running.stop_at,
+                progress=progress,
+                keep=False,  # what is printed comes from the summary
+                **options,
+                **shared,
+            )
     _report(done, output)
 
 
@@ -83,27 +85,28 @@ def compare(
     Without --out the results go to runs/compare-TRACE-N; with --json and no --out nothing is written.
     """
     _check_output(output)
-    options = _replica_options(replica, reading, running)
-    shared = _cluster_options(cluster, load, running)
-    policies = policy or api.DEFAULT_POLICIES
-    for name in policies:
-        api.plan(name, **options)
-    if output.out is not None:
-        folders.check(Path(output.out), kind="folder", force=output.force)
-    source = opened(trace, reading, load)
-    with progress_bars() as progress:
-        done = api.compare(
-            source,
-            policies,
-            out=_comparison_folder(source, output),
-            force=output.force,
-            driver=running.driver,
-            stop_at_s=running.stop_at,
-            progress=progress,
-            keep=False,  # what is printed comes from the summary
-            **options,
-            **shared,
-        )
+    with plugged(replica.plugin):
+        options = _replica_options(replica, reading, running)
+        shared = _cluster_options(cluster, load, running)
+        policies = policy or api.DEFAULT_POLICIES
+        for name in policies:
+            api.plan(name, **options)
+        if output.out is not None:
+            folders.check(Path(output.out), kind="folder", force=output.force)
+        source = opened(trace, reading, load)
+        with progress_bars() as progress:
+            done = api.compare(
+                source,
+                policies,
+                out=_comparison_folder(source, output),
+                force=output.force,
+                driver=running.driver,
+                stop_at_s=running.stop_at,
+                progress=progress,
+                keep=False,  # what is printed comes from the summary
+                **options,
+                **shared,
+            )
     _report(done, output)
 
 

@@ -1,0 +1,16 @@
+"""The decorators of compiled.py for a core that runs as plain Python: each leaves its function as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def kernel(function: F) -> F:
+    """The function itself."""
+    return function
+
+
+outlined = part = entry = kernel
