@@ -201,8 +201,8 @@ def _of_a_user(policy: Policy) -> Iterator[str]:
         return
     if policy.host is not None:
         yield (
-            f'host with pager.placement = "{policy.pager.placement}", a plug-in: the host\'s pool is placed by the same '
-            "functions"
+            f'host with pager.placement = "{policy.pager.placement}", a plug-in: the host\'s pool is placed by '
+            "the same functions"
         )
     if policy.pager.compaction != "none":
         yield (

@@ -208,7 +208,9 @@ ROWS = _record(
 #: A record is one line of the cache.
 BLOCKS = _record(
     "key", "mark",
-    small=("next", "previous", "free", "refs", "stack", "chain_at", "length", "order", "head", "fenced", "stamp", "leaving"),
+    small=(
+        "next", "previous", "free", "refs", "stack", "chain_at", "length", "order", "head", "fenced", "stamp", "leaving",
+    ),
 )
 
 #: What arrives. `declared_max_tokens` is -1 when absent. `num_ids` prefix hashes lie from `ids_at` on in the ids that
