@@ -16,6 +16,7 @@ from kvrm_sim.prefix import (
     find_slot,
     hold,
     is_found,
+    keep_again,
     key_of,
     let_go,
     make_room,
@@ -121,8 +122,7 @@ def _keep_on_host(p: Record, s: Record, a: Arrays, number: int) -> None:
     for at in range(new):
         source, after = a.scratch[at], blocks[target].next
         add_key(hp, blocks, keys, a.blocks[source].key, target)
-        hold(hs, blocks, target)
-        let_go(hs, blocks, target, False)
+        keep_again(hs, blocks, target)
         if p.host_merge == 0 or source != last_source + 1 or target != last_target + 1:
             s.new_offload_groups += 1
         last_source, last_target = source, target

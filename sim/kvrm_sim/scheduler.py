@@ -402,7 +402,7 @@ def _admit_waiting(p: Record, s: Record, step: Record, a: Arrays, left: int) -> 
             start = known - 1
         tokens = known - start
         if whole:
-            if step.prefill_rows > 0 and tokens > left:
+            if step.prefill_rows > 0 and (0 if moves else tokens) > left:  # what is loaded is computed in another step
                 return
         else:
             tokens = min(tokens, left)

@@ -209,7 +209,8 @@ ROWS = _record(
 BLOCKS = _record(
     "key", "mark",
     small=(
-        "next", "previous", "free", "refs", "stack", "chain_at", "length", "order", "head", "fenced", "stamp", "leaving",
+        "next", "previous", "free", "refs", "stack", "chain_at", "length", "order", "head", "fenced", "stamp",
+        "leaving",
     ),
 )
 
