@@ -28,7 +28,7 @@ class Row:
         """The scaled number, or None."""
         found: Any = run
         for key in self.path:
-            found = None if found is None else found[key]
+            found = None if found is None else found.get(key)  # a run of an earlier version lacks newer parts
         return None if found is None else found * self.scale
 
     def text(self, run: dict[str, Any]) -> str:
@@ -51,6 +51,9 @@ def _gib(title: str, column: str, *path: str) -> Row:
 
 #: The section that is printed only where a run kept blocks for a hit.
 SHARING = "prefix sharing"
+
+#: Sections of parts that most policies lack: a line is printed only where a run has a number for it.
+HOST, MORE = "host pool", "other parts"
 
 #: The row that is printed only where a run waited: with graphs that are captured at first use.
 CAPTURE_STALL = "capture_stall_s"
@@ -105,6 +108,19 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
         Row("submit time, s", "submit_s", ("transfer", "submit_s"), digits=2),
         Row("move time, s", "move_s", ("transfer", "move_s"), digits=2),
     ),
+    HOST: (
+        Row("requests swapped out", "swaps", ("host", "swaps")),
+        _gib("copied to the host", "host_out", "host", "bytes_out"),
+        _gib("copied from the host", "host_in", "host", "bytes_in"),
+        Row("prefix blocks loaded", "loaded_blocks", ("host", "loaded_blocks")),
+        Row("done but not noticed, s", "unnoticed_s", ("host", "unnoticed_s"), digits=3),
+    ),
+    MORE: (
+        Row("blocks moved by compaction", "compacted_blocks", ("compaction", "blocks")),
+        Row("rows that ran on", "wasted_rows", ("run_ahead", "wasted_rows")),
+        Row("rows that waited for blocks", "stalled_rows", ("run_ahead", "stalled_rows")),
+        Row("drafts accepted, %", "accepted_drafts_percent", ("speculation", "accepted_share"), 100, 1),
+    ),
     "irregularity": (
         Row("padded rows wasted, %", "padding_waste_percent", ("padding_waste",), 100, 1),
         Row("graphs captured", "captures", ("captures",)),
@@ -119,11 +135,15 @@ INTEGERS = frozenset(row.column for rows in SECTIONS.values() for row in rows if
 
 def printed_rows(section: str, runs: Sequence[dict[str, Any]]) -> tuple[Row, ...]:
     """The rows of a section that say anything about these runs."""
+    if section in (HOST, MORE):
+        return tuple(row for row in SECTIONS[section] if any(row.value(run) is not None for run in runs))
     return tuple(row for row in SECTIONS[section] if row.column != CAPTURE_STALL or any(row.value(run) for run in runs))
 
 
 def is_printed(section: str, runs: Sequence[dict[str, Any]]) -> bool:
     """Whether a section says anything about these runs."""
+    if section in (HOST, MORE):
+        return bool(printed_rows(section, runs))
     return section != SHARING or any(
         run["prefix_hit_tokens"] or (run["cached_kv_bytes"] or {}).get("peak") for run in runs
     )

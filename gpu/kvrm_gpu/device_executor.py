@@ -68,6 +68,7 @@ NOT_EXECUTED: tuple[tuple[str, object, str], ...] = (
     ("schedule.prefill", "none", "the device computes every prompt"),
     ("launch.mixed", "piecewise", "the device has no piecewise graphs; its mixed steps run kernel by kernel (eager)"),
     ("launch.capture", "first_use", "the device captures its graphs before the run"),
+    ("pager.mapping", "virtual", "the device maps no virtual memory"),
     ("transport.double_buffered", True, "the device has one staging buffer"),
 )
 

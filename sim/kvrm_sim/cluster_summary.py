@@ -29,7 +29,7 @@ _GREATEST = (
 _ADDED = (
     *(total for _, total in st.SUMS),
     "injected", "completed", "rejected", "truncated", "unfinished", "steady_tokens", "steady_finishes", "preemptions",
-    "recomputed_tokens", "evicted_blocks",
+    "recomputed_tokens", "evicted_blocks", "swaps", "loaded_blocks", "unnoticed_ns",
     "acc_reserved", "acc_allocated", "acc_used", "acc_cached", "acc_running", "acc_waiting",
 )  # fmt: skip
 #: Of one replica in the plan; the summary holds them for the cluster.

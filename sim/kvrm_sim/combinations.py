@@ -36,6 +36,18 @@ def _idle(table: Table, names: tuple[str, ...], why: str) -> Iterator[str]:
 
 def _reads(policy: Policy) -> Iterator[str]:
     what, mode = policy.read.what, policy.reserve.mode
+    if policy.pager.mapping == "virtual":
+        if not policy.paged or what != "live":
+            yield (
+                'pager.mapping = "virtual" maps pages as they are written into one range of addresses, so it needs '
+                'reserve.mode = "paged" and read.what = "live"'
+            )
+        if policy.pager.compaction != "none":
+            yield 'pager.compaction with pager.mapping = "virtual": where a page lies makes no difference to anybody'
+        if policy.far_history is not None:
+            yield 'far_history with pager.mapping = "virtual": the middle of a mapped range is not given back here'
+        return
+    yield from _idle(policy.pager, ("page_kib", "map_ahead"), 'with pager.mapping = "table"')
     if policy.paged and what in ("reserved", "live"):
         yield (
             f'read.what = "{what}" needs a contiguous reservation, but reserve.mode = "paged" scatters blocks; '

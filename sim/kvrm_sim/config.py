@@ -85,6 +85,9 @@ class ReplicaConfig(Table):
                 f"{self.model.max_context_tokens}"
             )
         self.model.check_tensor_parallel(self.tensor_parallel)
+        if self.policy.pager.mapping == "virtual":
+            # The block is a page of one layer's keys (or values): its size follows from the model.
+            object.__setattr__(self, "policy", self._paged_by_the_page())
         layers = self.model.layers
         if self.kv_bytes_per_token is not None and self.policy.staged and self.kv_bytes_per_token % layers:
             raise ValueError(
@@ -107,6 +110,15 @@ class ReplicaConfig(Table):
             return cls.from_dict({key: value for key, value in values.items() if key not in ("trace", "run")})
         except ConfigError as error:
             raise prefixed(error, source) from None
+
+    def _paged_by_the_page(self) -> Policy:
+        page, entry = self.policy.pager.page_kib * 1024, self.rank_kv_bytes_per_token // (2 * self.model.layers)
+        if entry < 1 or page % entry:
+            raise ValueError(
+                f"pager.page_kib = {self.policy.pager.page_kib}: a page has to hold one layer's keys of whole tokens, "
+                f"which are {entry} bytes each on one device"
+            )
+        return self.policy.override({"pager.block_size_tokens": page // entry})
 
     @property
     def limit_tokens(self) -> int:

@@ -247,9 +247,14 @@ def time_step(p: Record, step: Record) -> None:
 
     # With run-ahead the host has prepared this step while the one before it was on the device.
     hidden = step.device_ns if step.follows else 0
-    step.host_exposed_ns = max(0, step.host_busy_ns - hidden)
-    hidden = max(0, hidden - step.host_busy_ns)
-    step.commit_exposed_ns = max(0, step.commit_busy_ns - hidden)
+    host = step.host_busy_ns
+    step.host_exposed_ns = max(0, host - hidden)
+    step.commit_exposed_ns = max(0, step.commit_busy_ns - max(0, hidden - host))
+    if p.map_block_ns > 0:
+        # Mapping has a thread of its own, which works ahead while the step before is on the device.
+        mapping = _round(p.map_block_ns * step.blocks_taken)
+        step.host_busy_ns += mapping
+        step.host_exposed_ns += max(0, mapping - (step.device_ns if p.map_ahead and step.back_to_back else 0))
     step.launch_exposed_ns = step.launch_busy_ns
     # Device work adds to the path only beyond what the launches that run ahead have already covered.
     device = move

@@ -96,6 +96,7 @@ def decide(p: Record, s: Record, step: Record, a: Arrays) -> bool:
     step.waiting = s.num_waiting + s.num_unseen
     step.ended_rows = s.num_ended if step.decode_rows > 0 else 0
     step.follows = follows(p, s)
+    step.back_to_back = 1 if s.steps > 0 and step.start_ns == step.end_ns else 0  # `end_ns` is the last step's yet
     time_step(p, step)
     _say_what_it_is(step)
     step.end_ns = step.start_ns + step.duration_ns

@@ -101,6 +101,15 @@ def _decision_values(config: ReplicaConfig, plan: MemoryPlan) -> dict[str, int |
     }
 
 
+def _mapping(config: ReplicaConfig) -> dict[str, int | float]:
+    """Of virtual memory: every layer's keys and values have a range of their own, so a block is a page of each."""
+    pager = config.policy.pager
+    if pager.mapping == "table":
+        return {}
+    page_ns = config.hardware.value("map_page_ns" if pager.page_kib == 2048 else "map_small_page_ns")
+    return {"map_block_ns": 2 * config.model.layers * page_ns, "map_ahead": int(pager.map_ahead)}
+
+
 def _host(config: ReplicaConfig, plan: MemoryPlan) -> dict[str, int | float]:
     host, h = config.policy.host, config.hardware
     if host is None:
@@ -180,7 +189,7 @@ def _cost_values(config: ReplicaConfig, plan: MemoryPlan) -> dict[str, int | flo
     contiguous = h["hbm_bytes_per_s"] * h["attention_contiguous_efficiency"]
     table = h["hbm_bytes_per_s"] * h["attention_table_efficiency"]
     decode_read = table if policy.read.what == "table" else contiguous
-    mixed_read = table if policy.paged else contiguous
+    mixed_read = table if policy.paged and policy.pager.mapping == "table" else contiguous
     kv = plan.kv_bytes_per_token
     pair_flops = 4 * layers * model.query_size / degree
     gathers = layers if policy.staged and policy.transport.scope == "layer" else 0
@@ -196,6 +205,7 @@ def _cost_values(config: ReplicaConfig, plan: MemoryPlan) -> dict[str, int | flo
         "host_chunk_ns": h["host_chunk_ns"],
         "host_block_ns": h["host_block_ns"],
         "host_group_ns": h["host_group_ns"],
+        **_mapping(config),
         "commit_call_ns": h["commit_call_ns"],
         "commit_byte_ns": 1e9 / h["h2d_bytes_per_s"],
         "launch_kernel_ns": h["kernel_launch_ns"],

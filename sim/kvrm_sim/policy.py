@@ -32,6 +32,8 @@ Victim: TypeAlias = Literal["last", "least_computed", "largest", "lowest_priorit
 PrefillMode: TypeAlias = Literal["none", "chunked", "separate"]
 Compaction: TypeAlias = Literal["none", "threshold", "demand"]
 Preempt: TypeAlias = Literal["recompute", "swap", "auto"]
+Mapping: TypeAlias = Literal["table", "virtual"]
+PageKib: TypeAlias = Literal[64, 2048]
 Admission: TypeAlias = Literal["full_prompt", "first_chunk"]
 Refill: TypeAlias = Literal["continuous", "batch"]
 
@@ -145,6 +147,13 @@ class Pager(Table):
     prefix_sharing: StrictBool = False
     #: Of a prompt that is cached whole: its last block is computed again, or copied but for its last token.
     partial_tail: PartialTail = "recompute"
+    #: `table`: a kernel looks each block up. `virtual`: blocks are pages of physical memory, mapped behind one another
+    #: into a range of virtual addresses that each row has, so that kernels read it as contiguous.
+    mapping: Mapping = "table"
+    #: `virtual` only. The block's size follows from it: the tokens of one layer's keys that a page holds.
+    page_kib: PageKib = 2048
+    #: `virtual` only: pages are mapped while the step before runs, and add to a step only what that does not cover.
+    map_ahead: StrictBool = True
     #: Move what is at the pool's tail into its holes: when too much of what is free lies outside of the largest
     #: hole, or when a contiguous reservation finds no single one.
     compaction: Compaction = "none"

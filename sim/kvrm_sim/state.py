@@ -91,7 +91,8 @@ PARAMS = _record(
     # reserve and limits
     "reserve", "limit_tokens", "over_limit", "declared_default_tokens", "num_buckets", "buckets_at",
     # pager
-    "block_size", "pool_blocks", "placement", "max_run_blocks", "table_width", "extent_blocks", "release_order",
+    "block_size", "pool_blocks", "placement", "max_run_blocks", "map_ahead",
+    "table_width", "extent_blocks", "release_order",
     # far history: blocks that a decoding row keeps (0: all) and how many of them are summaries; most that any row holds
     "kept_blocks", "summary_blocks", "most_held_blocks", "stage_width", "history_tokens",
     # prefix sharing: pager blocks a hash block, hash blocks a pager block (one of them is 1), slots of the key table
@@ -114,7 +115,7 @@ PARAMS = _record(
     "backlog_tenth_ns",
     floats=(
         # cost, each in ns per unit (docs/cost.md)
-        "host_step_ns", "host_row_ns", "host_chunk_ns", "host_block_ns", "host_group_ns",
+        "host_step_ns", "host_row_ns", "host_chunk_ns", "host_block_ns", "host_group_ns", "map_block_ns",
         "commit_call_ns", "commit_byte_ns", "launch_kernel_ns", "first_launch_ns", "mixed_launch_ns", "graph_replay_ns",
         "graph_node_gap_ns", "graph_capture_ns",
         "submit_call_ns", "submit_descriptor_ns", "tail_kernel_ns", "tail_segments", "copy_segment_ns", "copy_block_ns",
@@ -238,7 +239,7 @@ STEP = _record(
     "launch_kind", "padded_rows", "dense_tokens", "context_bucket", "blocks_taken", "blocks_freed", "group_capacity",
     "batch_is_for", "batch_at",
     "reserved_blocks", "allocated_blocks", "used_tokens", "cached_blocks", "pending_blocks", "running", "waiting",
-    "follows", "device_ns", "duration_ns", "launch_is_for", "launch_ahead_ns", "launch_kept_ns",
+    "follows", "back_to_back", "device_ns", "duration_ns", "launch_is_for", "launch_ahead_ns", "launch_kept_ns",
 )
 
 #: requests.parquet: one record for every request injected, in the order in which they ended.

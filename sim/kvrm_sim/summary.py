@@ -135,6 +135,10 @@ def summarize(
         "delivered_tokens": int(s.delivered_tokens),
         "recompute_tax": _recompute_tax(ended),
         **_sharing(ended, trace),
+        "host": _host(ended),
+        "compaction": _compaction(ended),
+        "run_ahead": _run_ahead(ended),
+        "speculation": _speculation(ended),
         **_spikes(times["itl_s"], Distribution.of(tallies[H_WINDOW_P99], histograms[H_WINDOW_P99])),
         "burstiness": None if burstiness is None else dict(burstiness),
     }
@@ -184,6 +188,58 @@ def _sharing(ended: _Ended, trace: TraceInfo) -> dict[str, Any]:
         "cached_kv_bytes": {"mean": ended.mean(s.acc_cached, unit), "peak": int(s.peak_cached_blocks) * unit},
         "evicted_blocks": int(s.evicted_blocks),
         "copied_blocks": int(s.copied_blocks),
+    }
+
+
+def _host(ended: _Ended) -> dict[str, Any] | None:
+    """What went to the host's pool and came back; None without one."""
+    s, plan = ended.scalars, ended.plan
+    if ended.config.policy.host is None:
+        return None
+    return {
+        "pool_blocks": plan.host_blocks,
+        "swaps": int(s.swaps),
+        "out_blocks": int(s.host_out_blocks),
+        "out_groups": int(s.host_out_groups),
+        "in_blocks": int(s.host_in_blocks),
+        "in_groups": int(s.host_in_groups),
+        "loaded_blocks": int(s.loaded_blocks),
+        "offloaded_blocks": int(s.offload_blocks),
+        "offload_groups": int(s.offload_groups),
+        "bytes_out": int(s.host_out_blocks + s.offload_blocks) * plan.block_bytes,
+        "bytes_in": int(s.host_in_blocks) * plan.block_bytes,
+        "unnoticed_s": int(s.unnoticed_ns) / 1e9,
+    }
+
+
+def _compaction(ended: _Ended) -> dict[str, Any] | None:
+    s = ended.scalars
+    if ended.config.policy.pager.compaction == "none":
+        return None
+    moved = int(s.compacted_blocks)
+    return {"blocks": moved, "groups": int(s.compaction_groups), "bytes_moved": moved * ended.plan.block_bytes}
+
+
+def _run_ahead(ended: _Ended) -> dict[str, Any] | None:
+    """Rows that ran on behind their end (counted once a step), and rows that had to wait for pending blocks."""
+    s = ended.scalars
+    if ended.config.policy.schedule.run_ahead == 0:
+        return None
+    return {
+        "wasted_rows": int(s.ended_rows),
+        "wasted_share": _ratio(s.ended_rows, s.decode_rows),
+        "stalled_rows": int(s.stalled_rows),
+    }
+
+
+def _speculation(ended: _Ended) -> dict[str, Any] | None:
+    s = ended.scalars
+    if ended.config.policy.speculation is None:
+        return None
+    return {
+        "drafted_tokens": int(s.drafted_tokens),
+        "accepted_tokens": int(s.accepted_tokens),
+        "accepted_share": _ratio(s.accepted_tokens, s.drafted_tokens),
     }
 
 
