@@ -3,12 +3,13 @@
 The core decides (:func:`kvrm_sim.executor.drive`), every :class:`StepPlan` is executed as it is, and the measured time
 goes back. A request's prompt is random tokens (prompts.py), each next token the model's likeliest, so tokens can be
 compared with a plain forward; a preempted request prefills its prompt and what it has delivered again, and a request
-ends at its recorded length. Shared blocks are in a row's table, and a copied tail is there before the step (tails.py).
-With far history a row reads what is left of it: the first blocks as they were written, for no summaries are computed.
+ends at its recorded length. What moves between blocks, or to the host and back, does so before the step with which it
+was decided (block_moves.py). With far history a row reads what is left of it: the first blocks as they were written,
+for no summaries are computed.
 
 A step in which only rows decode runs as a captured graph, or kernel by kernel; one with prefill chunks always runs
 kernel by kernel, as one pass (mixed_step.py). Left out: piecewise graphs, double-buffered staging, `prefill = none`,
-and more than one step in flight.
+speculation, and more than one step in flight: plans that were decided ahead are executed one after another.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvrm_gpu.backend import Backend
+from kvrm_gpu.block_moves import BlockMoves
 from kvrm_gpu.block_order import StreamClock
 from kvrm_gpu.commit import Commitment, Committer
 from kvrm_gpu.decode import DecodeStep, StepShape
@@ -30,7 +32,6 @@ from kvrm_gpu.llama import Llama
 from kvrm_gpu.mixed_step import Chunk, MixedStep, torch_chunk_attention
 from kvrm_gpu.ranges import name_methods, with_named_kernels, with_named_methods
 from kvrm_gpu.results import ResultRing
-from kvrm_gpu.tails import TailCopies
 from kvrm_gpu.transfer import Space, TransferEngine
 from kvrm_gpu.wire import ECHO_WORDS, WireShape
 from kvrm_sim import state as st
@@ -39,6 +40,7 @@ from kvrm_sim.cost import GRAPH
 from kvrm_sim.errors import ConfigError
 from kvrm_sim.executor import StepPlan, StepTiming
 from kvrm_sim.memory import MemoryPlan, table_width_blocks
+from kvrm_sim.moves import MOVE_COMPACT, MOVE_IN
 from kvrm_sim.policy import Policy
 from kvrm_sim.shapes import history_blocks, most_tokens_in_a_step
 
@@ -55,8 +57,8 @@ class _Flight:
 
     result: int
     commitment: Commitment | None
-    #: (request row, index into the results) of every token that the step delivers.
-    deliveries: list[tuple[int, int]]
+    #: (tokens to append to, index into the results) of every token that the step gives.
+    deliveries: list[tuple[list[int], int]]
     begun_ns: int
     host_ns: int = 0
     commit_ns: int = 0
@@ -79,6 +81,9 @@ def _refuse(policy: Policy) -> None:
         part, _, name = key.partition(".")
         if getattr(getattr(policy, part), name) == value:
             raise ConfigError(f"{key} = {value!r}: {why}", key, value)
+    if policy.speculation is not None:
+        why = "which drafts are accepted is drawn, and the device has no draft model whose tokens could be"
+        raise ConfigError(f"speculation: {why}", "speculation", policy.speculation.draft_tokens)
 
 
 class DeviceExecutor:
@@ -121,6 +126,8 @@ class DeviceExecutor:
         self._build(config, plan)
         if ranges:
             self._name_parts()
+        #: What rows whose request has ended go on computing (run-ahead): their next input, and nobody's token.
+        self._beyond: dict[int, list[int]] = {}
         self._owners = np.zeros(plan.slots, np.int64)
         self._admissions = 0
         self._flights: dict[int, _Flight] = {}
@@ -180,16 +187,18 @@ class DeviceExecutor:
         self._build_moves(plan, staging)
 
     def _build_moves(self, plan: MemoryPlan, staging: Staging | None) -> None:
-        """What moves blocks before a step: history to staging at model scope, and partial tails."""
+        """What moves blocks before a step: history to staging at model scope, and what the plan lists."""
         backend, policy, clock = self.backend, self._policy, StreamClock(self.backend)
         pool = Space(self.pool, clock)
-        self._moves: tuple[TransferEngine, Space, Space] | None = None
+        #: The plan's moves, where the policy has any.
+        self.moves: BlockMoves | None = None
+        if BlockMoves.needed_by(policy):
+            self.moves = BlockMoves(backend, clock, pool, self.stream, policy.host, plan.host_blocks)
+        self._history: tuple[TransferEngine, Space, Space] | None = None
         if staging is not None and self._model_scope:
             route, capacity = policy.transport.submission, plan.group_capacities[-1]
             engine = TransferEngine(backend, clock, self.stream, route, capacity)
-            self._moves = engine, pool, Space(staging, clock)
-        copies = policy.pager.prefix_sharing and policy.pager.partial_tail == "copy"
-        self._tails = TailCopies(backend, pool, self.stream, plan.slots) if copies else None
+            self._history = engine, pool, Space(staging, clock)
 
     def _shape(self, rows: int, context: int, *, graph: bool) -> StepShape:
         policy = self._policy
@@ -209,13 +218,25 @@ class DeviceExecutor:
         """Enqueue a step. Raises what commit, transfer and replay raise."""
         self._parts.reset()
         flight = _Flight(0, None, [], self._resumed_ns)
+        self._renumber(plan)
         chunks = self._chunks(plan, flight)
         self._commit(plan, flight)
         self._transport(plan, flight)
+        touches = None if self.moves is None else self.moves.before_step(plan)
         self._launch(plan, chunks)
+        if self.moves is not None and touches is not None:
+            self.moves.after_step(touches)
         flight.result = self._results.fetch()
         self._flights[plan.number] = flight
         return plan.number
+
+    def _renumber(self, plan: StepPlan) -> None:
+        """Compaction changes tables, and who comes back from the host is in no chunk: the committer has to look at
+        whole tables again.
+        """
+        if np.isin(plan.moves[:, 0], (MOVE_COMPACT, MOVE_IN)).any():
+            self._owners[:] = self._admissions + 1 + np.arange(len(self._owners))
+            self._admissions += len(self._owners)
 
     def _chunks(self, plan: StepPlan, flight: _Flight) -> list[Chunk]:
         after = self._committer.wire.slots + ECHO_WORDS
@@ -228,13 +249,14 @@ class DeviceExecutor:
                 begun = self._clock()
                 self.sequences[planned.row] = self._prompt(planned.row, planned.known).tolist()
                 self.prefills[planned.row] = []
+                self._beyond.pop(planned.row, None)
                 flight.begun_ns += self._clock() - begun  # a prompt comes with its request: no server draws it
             self.prefills[planned.row].append((planned.start, planned.tokens, planned.known))
             known = self.sequences[planned.row]
             tokens = np.array(known[planned.start : planned.start + planned.tokens], np.int64)
             chunks.append(Chunk(tokens, planned.start, planned.table, planned.gives_token, planned.dropped_blocks))
             if planned.gives_token:
-                flight.deliveries.append((planned.row, after))
+                flight.deliveries.append((known, after))
                 after += 1
         return chunks
 
@@ -243,14 +265,16 @@ class DeviceExecutor:
         live = np.flatnonzero(d.active).tolist()
         tokens, owners, counts = (np.zeros(len(d.active), np.int64) for _ in range(3))
         for slot, (stage_row, row) in zip(live, plan.decoding, strict=True):
-            tokens[slot] = self.sequences[row][int(d.positions[slot])]
+            known, at = self.sequences[row], int(d.positions[slot])
+            beyond = self._beyond.setdefault(row, []) if stage_row in plan.ended else []
+            tokens[slot] = known[at] if at < len(known) else beyond[at - len(known)]
             owners[slot] = self._owners[stage_row] << _DROPPED_BITS
-            flight.deliveries.append((row, slot))
+            flight.deliveries.append((beyond if stage_row in plan.ended else known, slot))
         # A row that has dropped history (whole blocks: what its position is ahead of its length) has another table.
         owners += d.positions + (d.active - d.lengths)
         counts[live] = -(-d.lengths[live] // self.pool.shape.block_size) if self._policy.paged else 1
         groups = d.num_groups
-        if self._moves is not None:
+        if self._history is not None:
             d.num_groups = 0  # they are carried out before the step: it gathers nothing itself
         flight.host_ns = self._clock()
         flight.commitment = self._committer.commit(d, tokens, owners, counts, delta=self._delta_commit)
@@ -260,15 +284,14 @@ class DeviceExecutor:
     def _transport(self, plan: StepPlan, flight: _Flight) -> None:
         """Everything that is moved before the step; kernels that are timed by themselves are not timed twice."""
         d = plan.descriptor
-        tails = self._tails if any(chunk.copied_from for chunk in plan.chunks) else None
-        moves = self._moves if d.num_groups else None
-        if tails is None and moves is None:
+        history = self._history if d.num_groups else None
+        if self.moves is None and history is None:
             return
         begun, kernels = self._clock(), self._parts.spent_ns["transport"]
-        if tails is not None:
-            tails.copy(plan.chunks)
-        if moves is not None:
-            engine, pool, staging = moves
+        if self.moves is not None:
+            self.moves.carry_out(plan)
+        if history is not None:
+            engine, pool, staging = history
             engine.move(pool, staging, d.groups[: d.num_groups])
         flight.submit_ns = self._clock() - begun - (self._parts.spent_ns["transport"] - kernels)
 
@@ -294,8 +317,8 @@ class DeviceExecutor:
         if flight.commitment is not None:
             slots = self._committer.wire.slots
             self._committer.verify(results[slots : slots + ECHO_WORDS], flight.commitment)
-        for row, at in flight.deliveries:
-            self.sequences[row].append(int(results[at]))
+        for tokens, at in flight.deliveries:
+            tokens.append(int(results[at]))
         spent = self._parts.spent_ns
         host = flight.host_ns - flight.begun_ns
         transport = flight.submit_ns + spent["transport"]
@@ -312,5 +335,5 @@ class DeviceExecutor:
         return StepTiming(tuple(by_part.get(part, 0) for part in st.PARTS))
 
     def poll_transfers(self) -> Sequence[int]:
-        """No transfer runs outside of a step."""
+        """None: a transfer beside the steps is done when the link's model says so, and events order the rest."""
         return ()

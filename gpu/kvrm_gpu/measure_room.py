@@ -40,7 +40,11 @@ def require_room(backend: Backend, model: ModelSpec, configs: Iterable[ReplicaCo
         raise ConfigError(message, "model.dtype", model.dtype)
     plans = [plan_memory(config) for config in configs]
     held = sum(plan.pool_bytes + plan.block_bytes + plan.factors.staging_bytes for plan in plans)
-    _require(backend, model, held, f", KV pools and staging of {len(plans)} policies {_gib(held)}")
+    what = "KV pools and staging"
+    if backend.name != "cuda":  # there, pools in host memory are none of the device's
+        held += sum((plan.host_blocks + 1) * plan.block_bytes for plan in plans if plan.host_blocks > 0)
+        what = "KV pools, those of the host and staging" if any(plan.host_blocks for plan in plans) else what
+    _require(backend, model, held, f", {what} of {len(plans)} policies {_gib(held)}")
 
 
 def _require(backend: Backend, model: ModelSpec, pools_bytes: int, pools: str) -> None:

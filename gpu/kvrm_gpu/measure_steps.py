@@ -166,7 +166,7 @@ class _StepRun:
 
 
 def _run(config: ReplicaConfig, plan: MemoryPlan, executor: PacedExecutor, scale: Scale) -> _StepRun:
-    replica = Replica(parameters_of(config, plan, span_ns=None), quiet_sinks())
+    replica = Replica(parameters_of(config, plan, span_ns=None, log_moves=True), quiet_sinks())
     replica.supply(arrivals_of(scale), known_until_ns=st.NEVER)
     run = _StepRun()
     executor.begin()

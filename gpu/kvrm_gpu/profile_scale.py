@@ -3,7 +3,7 @@
 `smoke` is for a CPU and a small model: a step takes about a millisecond, so six policies at three loads take minutes.
 `device` is for an accelerator. Both change sizes only, with one exception, said in every report: a policy with
 piecewise mixed steps runs them kernel by kernel, because the device's executor has no piecewise graphs. What far
-history keeps is divided as lengths are.
+history keeps is divided as lengths are; a host pool holds at most `HOST_POOLS` times the device's blocks.
 """
 
 from __future__ import annotations
@@ -12,7 +12,11 @@ from dataclasses import dataclass
 
 from kvrm_sim.config import HardwareProfile, ModelSpec, Policy, ReplicaConfig, load_policy
 from kvrm_sim.errors import ConfigError
+from kvrm_sim.memory import GIB, plan_memory
 from kvrm_sim.tables import guess
+
+#: How many times the device's pool a host pool holds at most: a policy's own may be hundreds of GiB.
+HOST_POOLS = 2
 
 #: The presets that the device executes, in the order of every report.
 POLICIES = ("static", "bucketed", "dynamic", "graph-paged", "kv-rm", "kv-rm-delta")
@@ -55,7 +59,7 @@ class Scale:
         self, policy: str, model: ModelSpec, hardware: HardwareProfile, *, pool_blocks: int | None = None, seed: int = 0
     ) -> ReplicaConfig:
         """A replica of this scale. ``pool_blocks``: another pool than the scale's."""
-        return ReplicaConfig(
+        config = ReplicaConfig(
             model=model,
             hardware=hardware,
             policy=self.policy(policy),
@@ -64,6 +68,18 @@ class Scale:
             window_s=0.0,
             seed=seed,
         )
+        return self._with_host(config)
+
+    @staticmethod
+    def _with_host(config: ReplicaConfig) -> ReplicaConfig:
+        """With a host pool of this scale, where the policy has a larger one."""
+        plan = plan_memory(config)
+        most = HOST_POOLS * plan.pool_blocks
+        if plan.host_blocks <= most:
+            return config
+        # Half a block more: what is computed from the size again is rounded down.
+        policy = config.policy.override({"host.memory_gib": (most + 0.5) * plan.block_bytes / GIB})
+        return config.model_copy(update={"policy": policy})
 
 
 def runs_mixed_steps_eagerly(policy: str) -> bool:

@@ -33,7 +33,7 @@ from kvrm_gpu.reference_tokens import TokenCheck
 from kvrm_gpu.validate_load import Load, saturation_per_s
 from kvrm_gpu.validate_report import end_to_end_errors, missed_goals, step_errors, together, verdict
 from kvrm_gpu.validate_run import Run, run_closed, run_lockstep, run_recorded, run_simulated
-from kvrm_sim.config import HardwareProfile, ModelSpec, ReplicaConfig, load_hardware, load_model
+from kvrm_sim.config import HardwareProfile, ModelSpec, ReplicaConfig, load_hardware, load_model, load_policy
 from kvrm_sim.memory import MemoryPlan, plan_memory
 from kvrm_traces import Trace, open_trace
 
@@ -41,8 +41,13 @@ __all__ = ["LOADS", "missed_goals", "validate", "verdict"]
 
 #: Shares of the rate that the simulator can serve.
 LOADS = (0.5, 1.0, 1.5)
-#: Said where it applies: of a policy that has its mixed steps changed (profile_scale.py), and of a load around 1.
+#: Said where it applies: of a policy that has its mixed steps changed (profile_scale.py), of one that decides ahead,
+#: and of a load around 1.
 MIXED_NOTE = "{} runs mixed steps kernel by kernel (mixed = eager): the device has no piecewise graphs"
+AHEAD_NOTE = (
+    "{} decides ahead, and the device executes its steps one after another: their host's part is measured, and "
+    "predicted as hidden behind the step before"
+)
 QUEUE_NOTE = (
     "the load of {:g} is about the rate at which queues just begin to grow: small differences of step time become "
     "large differences of TTFT there, in repeats too"
@@ -142,6 +147,7 @@ def notes_of(profile: HardwareProfile, machine: Machine, policies: Sequence[str]
     if machine.name not in profile.description:
         notes.append(f"{profile.name} was not measured on {machine.name}: these errors compare two machines")
     notes += [MIXED_NOTE.format(policy) for policy in policies if runs_mixed_steps_eagerly(policy)]
+    notes += [AHEAD_NOTE.format(policy) for policy in policies if load_policy(policy).schedule.run_ahead > 0]
     notes += [QUEUE_NOTE.format(load) for load in loads if abs(load - 1.0) <= NEAR_ONE]
     return notes
 
@@ -274,6 +280,8 @@ def _compare(setting: _Setting, runs: _Runs) -> dict[str, Any]:
         "decisions_identical": identical,
         "steps": len(simulated.digests),
         "hit_tokens": simulated.hit_tokens,
+        "moves": dict(simulated.moves),
+        "ended_rows": simulated.ended_rows,
         **step_errors(runs.lockstep, parts_known=setting.executor.parts_known),
         "closed_loop": closed,
     }

@@ -69,7 +69,7 @@ class Load:
 
     def replica(self, config: ReplicaConfig, plan: MemoryPlan) -> Replica:
         """A replica that has all of it before it."""
-        parameters = parameters_of(config, plan, span_ns=None, hash_block_tokens=self.hash_block_tokens)
+        parameters = parameters_of(config, plan, span_ns=None, hash_block_tokens=self.hash_block_tokens, log_moves=True)
         replica = Replica(parameters, quiet_sinks())
         replica.supply(self.arrivals, known_until_ns=st.NEVER, ids=self.ids)
         return replica

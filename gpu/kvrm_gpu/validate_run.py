@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from kvrm_sim.config import ReplicaConfig
 from kvrm_sim.distribution import Distribution
 from kvrm_sim.executor import CostModelExecutor, Executor, RecordedExecutor, StepPlan, StepTiming, drive
 from kvrm_sim.memory import MemoryPlan
+from kvrm_sim.moves import MOVE_KINDS
 from kvrm_sim.replica import Replica
 from kvrm_sim.state import H_ITL, H_TTFT
 
@@ -33,7 +35,8 @@ FIGURES = {
 class Run:
     """``digests`` of every step's decisions; ``predicted_ns`` and ``measured_ns``: int64 [steps, parts]; ``raw_ns``: of
     executed steps, before the machine's pace was taken off; ``mixed``: which steps computed prompts; ``hit_tokens``:
-    tokens of prompts that were found cached.
+    tokens of prompts that were found cached; ``moves``: blocks that were moved before steps, by kind; ``ended_rows``:
+    tokens that rows computed behind their requests' ends.
     """
 
     digests: list[str] = field(default_factory=list)
@@ -43,6 +46,8 @@ class Run:
     mixed: list[bool] = field(default_factory=list)
     figures: dict[str, float] = field(default_factory=dict)
     hit_tokens: int = 0
+    moves: Counter[str] = field(default_factory=Counter)
+    ended_rows: int = 0
 
     @property
     def predicted_ns(self) -> NDArray[np.int64]:
@@ -117,6 +122,7 @@ def _run(config: ReplicaConfig, plan: MemoryPlan, load: Load, executor: Executor
     with undisturbed() if device is not None else nullcontext():
         for planned, _ in drive(replica, iter(()), _Noting(executor, run, lockstep=lockstep)):
             run.digests.append(planned.digest())
+            run.moves.update(MOVE_KINDS[kind] for kind in planned.moves[:, 0].tolist())
             if device is not None:
                 device.resume()
     if device is not None:
@@ -124,6 +130,7 @@ def _run(config: ReplicaConfig, plan: MemoryPlan, load: Load, executor: Executor
     replica.close()
     run.figures = _figures(replica)
     run.hit_tokens = int(replica.scalars[0].hit_tokens)
+    run.ended_rows = int(replica.scalars[0].ended_rows)
     return run
 
 

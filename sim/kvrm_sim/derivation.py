@@ -235,7 +235,7 @@ def _cost_values(config: ReplicaConfig, plan: MemoryPlan) -> dict[str, int | flo
     }
 
 
-def _record_values(config: ReplicaConfig, span_ns: int, *, log_events: bool) -> dict[str, int | float]:
+def _record_values(config: ReplicaConfig, span_ns: int, *, log_events: bool, log_moves: bool) -> dict[str, int | float]:
     return {
         "window_ns": round(config.window_s * 1e9),
         "steady_from_ns": span_ns // 10,
@@ -244,6 +244,7 @@ def _record_values(config: ReplicaConfig, span_ns: int, *, log_events: bool) -> 
         "backlog_tenth_ns": max(1, -(-span_ns // 10)),
         "check": int(config.check),
         "log_events": int(log_events),
+        "log_moves": int(log_moves),
     }
 
 
@@ -254,16 +255,18 @@ def parameters_of(
     span_ns: int | None,
     hash_block_tokens: int | None = None,
     log_events: bool = False,
+    log_moves: bool = False,
 ) -> CoreParameters:
     """The core's parameters. ``span_ns``: time of the last arrival; None when arrivals are not known in advance.
-    ``hash_block_tokens``: of the trace's prefix hashes; None: it has none, and nothing is shared.
+    ``hash_block_tokens``: of the trace's prefix hashes; None: it has none, and nothing is shared. ``log_moves``: each
+    plan lists the blocks to be copied before its step, for who executes it.
     """
     span = NEVER if span_ns is None else span_ns
     values = (
         _decision_values(config, plan)
         | _sharing(config, plan, hash_block_tokens)
         | _cost_values(config, plan)
-        | _record_values(config, span, log_events=log_events)
+        | _record_values(config, span, log_events=log_events, log_moves=log_moves)
     )
     ladders = {
         "buckets": plan.reserve_buckets_tokens,

@@ -32,8 +32,7 @@ class PrefillChunk:
     ``table``: int64, the physical blocks of entries [0, start + tokens) (of a contiguous reservation too). ``known``:
     prompt and delivered tokens; the chunk that reaches it gives a token. ``admitted``: whether the row begins in this
     step, behind whatever is cached of its prompt. ``dropped_blocks``: blocks of its history that the row has given back
-    (far history): `table` is without them. ``copied_from``: the block whose entries the block of ``start`` is to
-    be given first (a partial tail; 0: none).
+    (far history): `table` is without them.
     """
 
     row: int
@@ -43,7 +42,6 @@ class PrefillChunk:
     known: int
     table: NDArray[np.int64]
     admitted: bool
-    copied_from: int = 0
     dropped_blocks: int = 0
 
     @property
@@ -57,7 +55,9 @@ class StepPlan:
     """What one step does. Valid until the next decision: the descriptor's buffers are reused.
 
     ``step``: the STEP record (counts and predicted times). ``decoding``: (stage row, the trace's row) of every decoding
-    row that runs.
+    row that runs; ``ended``: the stage rows of those whose request has ended (run-ahead), whose tokens nobody gets.
+    ``moves``: int64 [n, 3] = (kind, source, target), the blocks to be copied before the step, in this order
+    (``moves.MOVE_KINDS``); empty unless the replica logs its moves.
     """
 
     number: int
@@ -65,6 +65,8 @@ class StepPlan:
     descriptor: CommitDescriptor
     chunks: tuple[PrefillChunk, ...]
     decoding: tuple[tuple[int, int], ...]
+    ended: tuple[int, ...]
+    moves: NDArray[np.int64]
 
     def digest(self) -> str:
         """A hash of every decision in this plan and of none of its times: equal plans, equal digests."""
@@ -75,10 +77,11 @@ class StepPlan:
         found.update(d.groups[: d.num_groups].tobytes())
         for chunk in self.chunks:
             which = (chunk.row, chunk.stage_row, chunk.start, chunk.tokens, chunk.known, chunk.admitted)
-            found.update(repr((*which, chunk.copied_from, chunk.dropped_blocks)).encode())
+            found.update(repr((*which, chunk.dropped_blocks)).encode())
             found.update(chunk.table.tobytes())
         shape = (self.step.launch_kind, self.step.padded_rows, self.step.context_bucket, self.step.group_capacity)
-        found.update(repr((self.decoding, tuple(int(value) for value in shape))).encode())
+        found.update(repr((self.decoding, self.ended, tuple(int(value) for value in shape))).encode())
+        found.update(self.moves.tobytes())
         return found.hexdigest()
 
 
@@ -184,7 +187,8 @@ def plan_of(replica: Replica, descriptor: CommitDescriptor, number: int) -> Step
     live = np.flatnonzero(descriptor.active)
     stage_rows = descriptor.stage_rows[live].tolist()
     decoding = tuple((stage, int(replica.requests[rows[stage].request].row)) for stage in stage_rows)
-    return StepPlan(number, replica.steps[0], descriptor, chunks, decoding)
+    ended = tuple(stage for stage in stage_rows if rows[stage].ended)
+    return StepPlan(number, replica.steps[0], descriptor, chunks, decoding, ended, replica.moves)
 
 
 def _chunk(replica: Replica, stage_row: int) -> PrefillChunk:
@@ -206,6 +210,5 @@ def _chunk(replica: Replica, stage_row: int) -> PrefillChunk:
         known=known,
         table=table,
         admitted=bool(r.begun == 0),
-        copied_from=int(r.copied_from) if r.begun == 0 else 0,
         dropped_blocks=int(r.dropped),
     )

@@ -45,7 +45,7 @@ def submit_transfer(p: Record, s: Record, rows: Records, row: int, direction: in
         s.active_in += 1
     r.direction = direction
     r.done_ns = NONE
-    r.noticed = 0
+    r.noticed = 0  # a row that came in and goes out again was noticed once
     r.sequence = s.transfers
     s.transfers += 1
     rows["moving"][s.num_moving] = row

@@ -40,7 +40,7 @@ def simulated_steps(policy: str, hardware: HardwareProfile, scale: Scale = SMALL
     blocks = scale.slots * scale.limit_tokens // scale.block_size_tokens
     config = scale.config(policy, MODEL, hardware, pool_blocks=blocks)
     plan = plan_memory(config)
-    replica = Replica(parameters_of(config, plan, span_ns=None), quiet_sinks())
+    replica = Replica(parameters_of(config, plan, span_ns=None, log_moves=True), quiet_sinks())
     replica.supply(arrivals_of(scale), known_until_ns=st.NEVER)
     records, cells, times = [], [], []
     for planned, timing in drive(replica, iter(()), CostModelExecutor()):

@@ -6,15 +6,17 @@ from collections.abc import Sequence
 from functools import cache
 from itertools import combinations
 
+import numpy as np
 import pytest
 
 from kvrm_gpu.backend import Backend
+from kvrm_gpu.block_moves import BlockMoves, independent
 from kvrm_gpu.device_executor import DeviceExecutor
 from kvrm_gpu.live_cpu import LiveCpuBackend
-from kvrm_gpu.tails import TailCopies, independent
 from kvrm_sim import state as st
 from kvrm_sim.config import ReplicaConfig
 from kvrm_sim.executor import RecordedExecutor, StepPlan, drive
+from kvrm_sim.moves import MOVE_TAIL
 from kvrm_sim.replica import Replica
 from tests.gpu.devices import DEVICES, backend_of
 from tests.gpu.lazy_backend import LazyBackend
@@ -72,9 +74,8 @@ class Seen:
             assert (blocks["refs"][chunk.table] > 0).all()
             written += chunk.table[chunk.start // 4 :].tolist()
             self._note(chunk.admitted, chunk.start, chunk.known, PATHS[chunk.row][1])
-        copies = [(c.copied_from, int(c.table[c.start // 4])) for c in plan.chunks if c.copied_from]
-        sources = [come for come, _ in copies]
-        self.kinds |= {"copied"} if copies else set()
+        sources = plan.moves[:, 1].tolist()
+        self.kinds |= {"copied"} if sources else set()
         self.kinds |= {"copied twice from one block"} if len(set(sources)) < len(sources) else set()
         self.kinds |= {"copied from a block that others hold"} if (blocks["refs"][sources] > 0).any() else set()
         self.kinds |= {"tables share"} if int(replica.scalars[0].shared_again) else set()
@@ -137,7 +138,7 @@ def wrong_rows(backend: Backend, before=lambda _: None) -> set[int]:
 
 
 def test_without_its_copy_a_tail_gives_a_wrong_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TailCopies, "copy", lambda self, chunks: None)
+    monkeypatch.setattr(BlockMoves, "carry_out", lambda self, plan: None)
     assert wrong_rows(backend_of("cpu"))
 
 
@@ -145,8 +146,8 @@ def test_a_copy_that_is_not_ordered_before_the_step_gives_a_wrong_token() -> Non
     """On a stream of its own, without an event: some schedule of the device shows it."""
 
     def aside(executor: DeviceExecutor) -> None:
-        assert executor._tails is not None
-        executor._tails.engine.stream = executor.backend.stream()
+        assert executor.moves is not None
+        executor.moves.engines[MOVE_TAIL].stream = executor.backend.stream()
 
     assert any(wrong_rows(LazyBackend(seed), aside) for seed in range(8))
 
@@ -176,7 +177,7 @@ def test_a_tails_block_may_be_one_that_was_evicted_for_it(case: str) -> None:
     seen: list[list[tuple[str, str]]] = []
 
     def watch(_: Replica, plan: StepPlan) -> None:
-        tails = [(c.copied_from, int(c.table[c.start // 4])) for c in plan.chunks if c.copied_from]
+        tails = plan.moves[:, 1:].tolist()
         seen.append([(holds[come], holds[go]) for come, go in tails if come != go])
         for chunk in plan.chunks:
             holds.update(zip(chunk.table.tolist(), prompts[chunk.row], strict=False))
@@ -190,13 +191,14 @@ def test_a_tails_block_may_be_one_that_was_evicted_for_it(case: str) -> None:
 
 
 def test_copies_that_depend_on_each_other_are_launched_one_after_another() -> None:
-    def launches(*pairs: tuple[int, int]) -> list[list[list[int]]]:
-        return [groups.tolist() for groups in independent(pairs)]
+    def launches(*pairs: tuple[int, int], within: bool = True) -> list[list[list[int]]]:
+        return [some.tolist() for some in independent(np.array(pairs, np.int64).reshape(-1, 2), within=within)]
 
     assert launches() == []
-    assert launches((5, 1), (5, 2), (6, 3)) == [[[5, 1, 1], [5, 2, 1], [6, 3, 1]]]
-    assert launches((5, 1), (6, 5)) == [[[5, 1, 1]], [[6, 5, 1]]]
-    assert launches((5, 1), (1, 2), (6, 2)) == [[[5, 1, 1]], [[1, 2, 1]], [[6, 2, 1]]]
+    assert launches((5, 1), (5, 2), (6, 3)) == [[[5, 1], [5, 2], [6, 3]]]
+    assert launches((5, 1), (6, 5)) == [[[5, 1]], [[6, 5]]]
+    assert launches((5, 1), (1, 2), (6, 2)) == [[[5, 1]], [[1, 2]], [[6, 2]]]
+    assert launches((5, 1), (1, 2), (6, 2), within=False) == [[[5, 1], [1, 2]], [[6, 2]]]
 
 
 @pytest.mark.parametrize("hash_block", HASH_BLOCKS)

@@ -29,6 +29,7 @@ from kvrm_sim import state as st
 from kvrm_sim.config import load_hardware
 from kvrm_sim.errors import ConfigError, InputError
 from kvrm_sim.executor import StepTiming
+from kvrm_sim.memory import plan_memory
 from kvrm_traces import Trace, open_trace
 from tests.gpu.plain_llama import continuation
 from tests.gpu.small_scale import FITTED, MODEL, SMALL, calibration
@@ -45,8 +46,8 @@ def small_loop(**changes: Any) -> dict[str, Any]:
         "repeats": 2,
         "fitted": FITTED,
     }
-    settings |= {"hardware": calibration().profile} | changes
-    return validate(model=MODEL, device="cpu", scale=SMALL, **settings)
+    settings |= {"hardware": calibration().profile, "scale": SMALL} | changes
+    return validate(model=MODEL, device="cpu", **settings)
 
 
 @cache
@@ -309,7 +310,7 @@ def test_six_policies_at_three_loads() -> None:
     assert [entry for entry in missed if abs(entry[2]) > SHARED_MACHINE] == []
 
 
-def hashed_trace(folder: Path, block_tokens: int = 512) -> Trace:
+def hashed_trace(folder: Path, block_tokens: int = 512, output_tokens: int = 90) -> Trace:
     """Conversations that take turns: each prompt is the last one of its conversation and some more."""
     lines, ids = [], iter(range(10_000))
     known: list[list[int]] = [[], [], []]
@@ -317,7 +318,7 @@ def hashed_trace(folder: Path, block_tokens: int = 512) -> Trace:
         own = known[at % len(known)]
         own += [next(ids) for _ in range(1 + at % 2)]
         prompt = block_tokens * len(own) - (0 if at % 3 else 100)
-        line = {"timestamp": 1000 * at, "input_length": prompt, "output_length": 90, "hash_ids": list(own)}
+        line = {"timestamp": 1000 * at, "input_length": prompt, "output_length": output_tokens, "hash_ids": list(own)}
         lines.append(json.dumps(line))
         if len(own) * block_tokens > 2000:
             own.clear()
@@ -379,3 +380,45 @@ def test_far_history_is_compared_with_a_masked_forward(tmp_path: Path, monkeypat
     assert report["token_mismatches"] == 0
     monkeypatch.setattr(module, "_far_view", lambda setting: None)
     assert small_loop(trace=trace, repeats=1, policies=(far,))["token_mismatches"] > 0
+
+
+EVERYTHING = """
+[host]
+memory_gib = 64.0
+offload = true
+[schedule]
+preempt = "swap"
+[pager]
+prefix_sharing = true
+partial_tail = "copy"
+compaction = "threshold"
+compaction_ratio = 0.0
+"""
+
+
+def test_what_moves_blocks_is_executed(tmp_path: Path) -> None:
+    policy = policy_file(tmp_path, "kv-rm-delta", EVERYTHING)
+    tight = replace(SMALL, pool_blocks=11)
+    trace = hashed_trace(tmp_path, output_tokens=640)
+    report = small_loop(trace=trace, repeats=1, policies=(policy,), scale=tight)
+    assert verdict(report) == []
+    assert report["token_mismatches"] == 0
+    assert set(report["policies"][policy]["moves"]) >= {"out", "in", "offload", "compact"}
+    json.dumps(report)
+
+
+def test_steps_decided_ahead_are_executed_and_a_note_says_how(tmp_path: Path) -> None:
+    policy = policy_file(tmp_path, "kv-rm", "[schedule]\nrun_ahead = 2")
+    report = small_loop(repeats=1, policies=(policy, "dynamic"))
+    assert verdict(report) == []
+    assert report["token_mismatches"] == 0
+    assert [found["ended_rows"] > 0 for found in report["policies"].values()] == [True, False]
+    assert sum("decides ahead" in note for note in report["notes"]) == 1
+
+
+def test_a_host_pool_is_of_the_scales_size(tmp_path: Path) -> None:
+    policy = policy_file(tmp_path, "kv-rm-delta", EVERYTHING)
+    plan = plan_memory(SMALL.config(policy, MODEL, calibration().profile))
+    assert plan.host_blocks == 2 * plan.pool_blocks == 40
+    small = policy_file(tmp_path, "dynamic", EVERYTHING.replace("64.0", f"{7.5 * plan.block_bytes / 2**30}"))
+    assert plan_memory(SMALL.config(small, MODEL, calibration().profile)).host_blocks == 7
