@@ -26,10 +26,11 @@ from kvrm_sim.engine import STEPS_A_CALL, parameters_for_trace, say_if_slow
 from kvrm_sim.errors import ConfigError
 from kvrm_sim.feed import CHUNK_ROWS, CHUNK_ROWS_WITH_IDS, Chunk, arrival_chunks
 from kvrm_sim.memory import plan_memory
+from kvrm_sim.new_arrays import OUT_RECORDS
 from kvrm_sim.parameters import CoreParameters
 from kvrm_sim.provenance import run_toml
 from kvrm_sim.records import RunWriter
-from kvrm_sim.replica import OUT_RECORDS, Replica
+from kvrm_sim.replica import Replica
 from kvrm_sim.result import Collector, RunResult
 from kvrm_sim.routers import PREFIX_WEIGHT, ReplicaView, RoutedRequest, Router, make_router, router_parts
 from kvrm_traces import Trace

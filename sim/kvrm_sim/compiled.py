@@ -133,6 +133,22 @@ def part(function: F) -> F:
     return cast(F, numba.njit(inline="always")(function))
 
 
+def identity_when_compiled(function: F) -> F:
+    """A function of one ``value`` that does by hand what compiled code does anyway: there it is its argument."""
+    if MODE == "interpreted":
+        return function
+    from numba.extending import overload
+
+    def as_it_is(value):  # type: ignore[no-untyped-def]  # numba compares the parameters, without annotations
+        return value
+
+    def choose(value):  # type: ignore[no-untyped-def]  # noqa: ARG001  # numba's way to name a replacement
+        return as_it_is
+
+    overload(function, inline="always")(choose)
+    return function
+
+
 def entry(function: F) -> F:
     """A kernel that Python calls, compiled and kept on disk. The decision core has three (DESIGN section 4)."""
     if MODE == "interpreted":

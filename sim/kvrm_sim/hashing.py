@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvrm_sim.compiled import MODE, kernel
+from kvrm_sim.compiled import identity_when_compiled, kernel
 
 _SEED = 0xD1342543DE82EF95 - (1 << 64)
 _GOLDEN, _SECOND, _THIRD = (
@@ -13,20 +13,10 @@ _GOLDEN, _SECOND, _THIRD = (
 _WORD = 1 << 64
 
 
+@identity_when_compiled
 def wrapped(value: int) -> int:
     """A value modulo 2^64, as a signed word. Compiled arithmetic wraps by itself."""
     return (int(value) + (_WORD >> 1)) % _WORD - (_WORD >> 1)
-
-
-if MODE != "interpreted":
-    from numba.extending import overload
-
-    def _as_it_is(value):  # type: ignore[no-untyped-def]  # numba compares the parameters, without annotations
-        return value
-
-    @overload(wrapped, inline="always")
-    def _wrapped_compiled(value):  # type: ignore[no-untyped-def]  # noqa: ARG001  # numba's way to name a replacement
-        return _as_it_is
 
 
 @kernel

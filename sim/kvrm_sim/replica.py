@@ -13,48 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvrm_sim import state as st
-from kvrm_sim.bittree import new_tree
 from kvrm_sim.core import CLOSE, GREW, OPEN
 from kvrm_sim.descriptor import CommitDescriptor
 from kvrm_sim.errors import InputError, InvariantError, KvrmError, NoProgressError
 from kvrm_sim.feed import NO_IDS
-from kvrm_sim.launch import num_shapes
-from kvrm_sim.meters import BUCKETS
-from kvrm_sim.pager import PAGED
+from kvrm_sim.new_arrays import OUT_RECORDS, new_arrays
 from kvrm_sim.parameters import CoreParameters
 from kvrm_sim.plugin_core import core_of, wrong_block
 from kvrm_sim.plugins import Placement
-from kvrm_sim.pool import CONTIGUOUS
-from kvrm_sim.prefix import key_slots
-from kvrm_sim.wheel import FINISH_LISTS
-
-#: Records kept before they are handed out. `out` is the row group of requests.parquet.
-OUT_RECORDS = 131_072
-WINDOW_RECORDS = 16_384
-POOL_RECORDS = 1_024
-ARENA_RECORDS = 4_096
-
-
-def _host_arrays(params: st.Records) -> dict[str, st.Records]:
-    """The host's pool: one like the device's, with parameters of its own (tiny where there is none)."""
-    own = params.copy()
-    own["pool_blocks"] = blocks = int(params[0].host_blocks)
-    own["placement"], own["reserve"], own["run_ahead"], own["key_slots"] = CONTIGUOUS, PAGED, 0, key_slots(blocks)
-    return {
-        "host_params": own,
-        "host_scalars": np.zeros(1, st.SCALARS),
-        "host_blocks": np.zeros(blocks + 2, st.BLOCKS),
-        "host_tree": new_tree(blocks + 2),
-        "host_keys": np.zeros((key_slots(blocks), 2), np.int64),
-    }
-
-
-def _table(slots: int, width: int) -> NDArray[np.int64]:
-    """The block tables. A row is an odd number of cache lines: rows of a power of two of bytes would keep their equal
-    places, at which rows grow together, in the same few places of the cache.
-    """
-    lines = -(-width // 8)
-    return np.zeros((slots, 8 * (lines + 1 - lines % 2)), np.int64)
 
 
 @dataclass(slots=True)
@@ -74,7 +40,7 @@ class Replica:
         self.parameters = parameters
         self.sinks = sinks
         p = parameters.record[0]
-        slots, pool = int(p.slots), int(p.pool_blocks)
+        pool = int(p.pool_blocks)
         self._core = core_of(parameters.parts)
         #: A user's placement, which may give what is no free block.
         self._placement = next((part for part in parameters.parts if issubclass(part, Placement)), None)
@@ -87,37 +53,9 @@ class Replica:
         self._next_arrival, self._moving = self.scalars["next_arrival"], self.scalars["num_moving"]
         self.steps = np.zeros(1, st.STEP)
         self._start_ns, self._end_ns = self.steps["start_ns"], self.steps["end_ns"]
-        windows = np.zeros(WINDOW_RECORDS, st.WINDOWS)
+        tree = None if self._placement is None else self._placement.new_memory(pool)
         #: Built again when one of them is replaced; kernels are handed the bundle as it is at the call.
-        self.arrays = st.Arrays(
-            requests=np.zeros(ARENA_RECORDS, st.REQUESTS),
-            rows=np.zeros(slots, st.ROWS),
-            heads=np.full(int(p.block_size) + FINISH_LISTS, st.NONE, np.int64),
-            blocks=np.zeros(pool + 2, st.BLOCKS),
-            tree=new_tree(pool + 2) if self._placement is None else self._placement.new_memory(pool),
-            table=_table(slots, int(p.table_width)),
-            ladders=parameters.ladders,
-            captured=np.zeros(num_shapes(p), np.int64),
-            keys=np.zeros((max(1, int(p.key_slots)), 2), np.int64),
-            scratch=np.zeros(pool + 2, np.int64),
-            moves=np.zeros((8 * (pool + int(p.host_blocks)) if p.log_moves else 1, 3), np.int64),
-            **_host_arrays(parameters.record),
-            chain=np.zeros(int(p.table_width) if p.sharing else 1, np.int64),
-            arrivals=np.zeros(0, st.ARRIVALS),
-            ids=np.zeros(0, np.int64),
-            out=np.zeros(max(out_records, slots), st.OUT),
-            windows=windows,
-            window_words=st.words(windows),
-            planned=st.words(self.steps)[st.STEP_SUMS],
-            totals=st.words(self.scalars)[st.TOTAL_SUMS],
-            opened=np.zeros(st.NUM_SUMS, np.int64),
-            samples=np.zeros(POOL_RECORDS, st.POOL_SAMPLES),
-            classes=np.zeros((POOL_RECORDS, st.RUN_CLASSES), np.int64),
-            tallies=np.zeros(st.NUM_HISTOGRAMS, st.TALLY),
-            histograms=np.zeros((st.NUM_HISTOGRAMS, BUCKETS), np.int64),
-            waiting_tenths=np.zeros(10, np.float64),
-            events=np.zeros(16 * slots + 64 if p.log_events else 4, st.EVENTS),
-        )
+        self.arrays = new_arrays(parameters, self.scalars, self.steps, tree=tree, out_records=out_records)
         self._event_times_ns, self._event_kinds = self.arrays.events["time_ns"], self.arrays.events["kind"]
         self._descriptor = CommitDescriptor.for_parameters(parameters.record) if p.check else None
         self._edge(OPEN)

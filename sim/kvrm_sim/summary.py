@@ -135,10 +135,7 @@ def summarize(
         "delivered_tokens": int(s.delivered_tokens),
         "recompute_tax": _recompute_tax(ended),
         **_sharing(ended, trace),
-        "host": _host(ended),
-        "compaction": _compaction(ended),
-        "run_ahead": _run_ahead(ended),
-        "speculation": _speculation(ended),
+        **_optional_parts(ended),
         **_spikes(times["itl_s"], Distribution.of(tallies[H_WINDOW_P99], histograms[H_WINDOW_P99])),
         "burstiness": None if burstiness is None else dict(burstiness),
     }
@@ -188,6 +185,16 @@ def _sharing(ended: _Ended, trace: TraceInfo) -> dict[str, Any]:
         "cached_kv_bytes": {"mean": ended.mean(s.acc_cached, unit), "peak": int(s.peak_cached_blocks) * unit},
         "evicted_blocks": int(s.evicted_blocks),
         "copied_blocks": int(s.copied_blocks),
+    }
+
+
+def _optional_parts(ended: _Ended) -> dict[str, Any]:
+    """What only some policies have; None where one has not."""
+    return {
+        "host": _host(ended),
+        "compaction": _compaction(ended),
+        "run_ahead": _run_ahead(ended),
+        "speculation": _speculation(ended),
     }
 
 
