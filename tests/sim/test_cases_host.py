@@ -216,3 +216,24 @@ def test_offload_gains_only_where_reused_prefixes_are_evicted(conversations: int
     assert total(run, "loaded_blocks") == (300 if reuse else 0)
     assert (ttft_sum(run) < ttft_sum(without)) == gains
     assert sum(step["offload_blocks"] for step in run.steps) > 0
+
+
+#: Blocks of 32, a pool of 4, steps of 10 ms, copies of 40 ms. In step 10 the first needs a block and the last goes to
+#: the host; it comes back in step 20, when the third has ended. In step 21 the second needs a block and goes itself.
+BOTH_WAYS = [(0, 23, 40), (0, 12, 30), (0, 1, 20), (0, 1, 30)]
+
+
+@pytest.mark.parametrize(("in_slowdown", "joins"), [(1.0, 24), (2.0, 26)])
+def test_a_copy_in_is_late_while_another_goes_out(in_slowdown: float, joins: int) -> None:
+    """D11: 40 ms in from step 20 on, 40 ms out from step 21 on. Alone it would be back in step 24. At half its speed
+    while the other is under way it has 10 + 20 ms by step 25 and 10 to go: step 26. What goes out takes its 40 ms.
+    """
+    config = paged(pool_blocks=4, block_size_tokens=32)
+    host = swapping(host_out_block_ns=40e6, host_in_block_ns=40e6, in_slowdown=in_slowdown)
+    run = core(config, *BOTH_WAYS, costs={"host_step_ns": 10e6}, **host)
+    assert [step["start_ns"] for step in run.steps[:30]] == [10 * MS * n for n in range(30)]
+    assert [n for n, step in enumerate(run.steps[:30]) if step["host_out_blocks"]] == [10, 21]
+    assert [n for n, step in enumerate(run.steps[:30]) if step["host_in_blocks"]] == [20]
+    assert [step["decode_rows"] for step in run.steps[20:28]] == [2, *[1] * (joins - 21), *[2] * (28 - joins)]
+    assert [step["pending_blocks"] for step in run.steps[20:27]] == [0, 1, 1, 1, 1, 0, 0]
+    assert [row.outcome for row in run.rows] == ["completed"] * 4
