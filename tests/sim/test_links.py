@@ -24,7 +24,7 @@ class Link:
     def __init__(self, rows: int, *, out_slowdown: float = 1.0, in_slowdown: float = 1.0) -> None:
         self.params, self.scalars = np.zeros(1, st.PARAMS)[0], np.zeros(1, st.SCALARS)[0]
         self.params.out_slowdown, self.params.in_slowdown = out_slowdown, in_slowdown
-        self.rows = np.zeros(rows, st.ROWS)
+        self.rows: st.Records = np.zeros(rows, st.ROWS)
 
     def submit(self, number: int, at_ns: int, direction: int, alone_ns: int) -> None:
         complete_transfers(self.params, self.scalars, self.rows, at_ns)
@@ -161,7 +161,7 @@ def test_the_order_of_ends_is_that_of_the_marks(found: list[Submission]) -> None
     for number, (at_ns, direction, alone) in enumerate(found, 1):
         link.submit(number, at_ns, direction, alone)
     done = link.finish()
-    by_mark = sorted(range(len(done)), key=lambda row: (float(link.rows[row].mark_ns), row))
+    by_mark = sorted(range(len(done)), key=lambda row: (float(link.rows["mark_ns"][row]), row))
     assert [done[row] for row in by_mark] == sorted(done)
     assert by_mark[-1] == 0
     assert done[0] >= 1_000_000 + sum(alone for _, _, alone in found)
