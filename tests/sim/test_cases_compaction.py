@@ -39,7 +39,7 @@ def test_a_reservation_that_no_hole_holds_waits_or_compacts(compaction: int, adm
     is admitted when it arrives.
     """
     config = contiguous("oracle", pool_blocks=100, block_size_tokens=1)
-    run = core(config, *HOLES, compaction=compaction, compaction_max_moves=16)
+    run = core(config, *HOLES, compaction=compaction, compaction_max_moves=2)
     assert run.rows[6].admitted_ns == admitted_at * S
     # From the highest start down: 14 at 87 go to 1, 13 at 54 to 34; 13 at 21 stay, since 6 are left below them.
     assert moves(run) == ([] if compaction == COMPACT_NEVER else [(2, 14 + 13, 2)])
@@ -49,7 +49,7 @@ def test_a_reservation_that_no_hole_holds_waits_or_compacts(compaction: int, adm
 def test_what_a_compaction_moves_and_stalls_is_in_its_step() -> None:
     """B20, B21: 27 blocks in 2 moves: 1 ms to submit, 2 x 0.1 s and 27 x 0.01 s to move, on top of the step's 1 s."""
     config = contiguous("oracle", pool_blocks=100, block_size_tokens=1)
-    run = core(config, *HOLES, costs=COSTS, compaction=COMPACT_DEMAND, compaction_max_moves=16)
+    run = core(config, *HOLES, costs=COSTS, compaction=COMPACT_DEMAND, compaction_max_moves=2)
     step = next(step for step in run.steps if step["compaction_groups"])
     assert (step["compacted_blocks"], step["compaction_groups"]) == (27, 2)
     assert (step["submit_ns"], step["move_ns"]) == (1_000_000, 470_000_000)
@@ -101,12 +101,12 @@ def test_as_many_moves_of_single_blocks_close_a_hole_of_64() -> None:
 @pytest.mark.parametrize(("hole", "expected"), [(0, []), (1, []), (2, [(1, 2, 1)])])
 def test_room_at_the_end_is_not_a_hole(hole: int, expected: list[tuple[int, int, int]]) -> None:
     """B21 (ii): 20 used of a pool of 32 and a threshold of 0.1: free room at the end is no hole, so 0 moves; nor is a
-    hole of 1, since 1 is not above 0.1 of the 12 that are free. A hole of 2 is: the highest reservation of 2
-    goes there.
+    hole of 1, since 1 is not above 0.1 of the 12 that are free. Into a hole of 2 go the two highest.
     """
-    config = contiguous("oracle", pool_blocks=32, block_size_tokens=1, compaction="threshold", compaction_ratio=0.1)
-    # 10 cells, what leaves the hole at 1 s, 10 cells more in twos, and what leaves the free room.
-    kept = [(0, 7, 4)] + ([(0, hole, 1)] if hole else []) + [(0, 1, 2)] * 5 + [(0, 12 - hole, 1)]
-    run = core(config, *kept, until_ns=2 * S)
-    assert run.steps[1]["reserved_blocks"] == 20
+    config = paged(pool_blocks=32, placement="lowest", compaction="threshold", compaction_ratio=0.1)
+    # 10 blocks, what leaves the hole at 1 s, 10 blocks more, and what leaves room at the end.
+    leaves_hole = [(0, 16 * hole, 1)] if hole else []
+    run = core(config, (0, 152, 4), *leaves_hole, (0, 152, 4), (0, 16 * (12 - hole), 1), until_ns=2 * S)
+    assert [step["allocated_blocks"] for step in run.steps] == [32, 20]
     assert moves(run) == expected
+    assert free_runs(run.replica) == ([(11, 1), (22, 11)] if hole == 1 else [(21, 12)])
