@@ -8,6 +8,7 @@ are listed.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 #: vLLM's capture sizes: 1, 2, 4, then every 8 to 256, then every 16 to 512.
 VLLM_SIZES = (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16))
@@ -72,3 +73,9 @@ def _named(spec: Sequence[int] | str) -> Sequence[int]:
         assert spec == "vllm", f"no ladder is called {spec!r}"
         return VLLM_SIZES
     return spec
+
+
+def never_pads(ladder: Sequence[int], max_padding: float) -> bool:
+    """Whether sizes lie between the entries, and not even the nearest one below an entry may be padded to it."""
+    padded = [size for below, size in pairwise((0, *ladder)) if size - below > 1]
+    return bool(padded) and all(size > max_padding * (size - 1) for size in padded)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvrm_sim.config import ReplicaConfig
-from kvrm_sim.ladders import batch_ladder, context_ladder, token_ladder, uncovered, with_limit
+from kvrm_sim.ladders import batch_ladder, context_ladder, never_pads, token_ladder, uncovered, with_limit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +97,13 @@ def warnings_of(config: ReplicaConfig, shapes: Shapes, *, slots: int, pool_block
         found.append(
             f"batches of {first} to {last} rows run off the ladder (eager): launch.batch_sizes ends at {first - 1}, "
             f"slots are {slots}"
+        )
+    bound = policy.launch.max_padding
+    if bound is not None and never_pads(shapes.batch_sizes, bound):
+        sizes = ", ".join(map(str, shapes.batch_sizes))
+        found.append(
+            f"launch.max_padding = {bound} allows no padding with captured batches of {sizes}: every other batch runs "
+            "off the ladder (eager)"
         )
     contexts = shapes.context_buckets_tokens
     if policy.launch.mode == "graph" and (not contexts or contexts[-1] < history):

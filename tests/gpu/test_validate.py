@@ -78,6 +78,17 @@ def test_decisions_and_tokens_hold_and_errors_stand_beside_their_spread() -> Non
     )
 
 
+def test_errors_below_at_and_above_saturation_are_given_apart() -> None:
+    """E06: a fit that is good at light load may drift once requests wait, so no figure is over several loads."""
+    report = small_loop(loads=LOADS, policies=("dynamic",), repeats=1)
+    saturation = report["policies"]["dynamic"]["saturation_requests_per_s"]
+    for found in (report["closed_loop"], report["policies"]["dynamic"]["closed_loop"]):
+        assert tuple(found) == ("0.5", "1", "1.5")
+        assert all(set(END_TO_END) <= set(figures) for figures in found.values())
+    rates = [found["requests_per_s"] for found in report["policies"]["dynamic"]["closed_loop"].values()]
+    assert rates == pytest.approx([0.5 * saturation, saturation, 1.5 * saturation])
+
+
 def test_the_report_is_plain_and_says_on_what_it_was_made() -> None:
     report = json.loads(json.dumps(small_report(), allow_nan=False))
     assert report["hardware"] == calibration().profile.name
@@ -289,8 +300,9 @@ SHARED_MACHINE = 0.15
 
 @pytest.mark.long
 def test_six_policies_at_three_loads() -> None:
-    """The whole loop as the commands run it. 10% on a step's time, over cells and over policies that no fit saw;
-    SHARED_MACHINE for each policy's steps, and for p50 of TTFT and ITL below saturation unless repeats differ by more.
+    """E06: the whole loop as the commands run it, at 0.5, 1 and 1.5 of saturation. 10% on a step's time, over cells and
+    over policies that no fit saw; SHARED_MACHINE for each policy's steps, and for p50 of TTFT and ITL below saturation
+    unless repeats differ by more.
     """
     calibrated = calibrate("cpu")
     steps = calibrated.report["steps"]
@@ -298,7 +310,8 @@ def test_six_policies_at_three_loads() -> None:
     report = validate("azure-conv-like", calibrated.profile, device="cpu")
     policies = report["policies"]
     assert tuple(policies) == EVERY_POLICY
-    assert tuple(report["loads"]) == LOADS
+    assert tuple(report["loads"]) == LOADS == (0.5, 1.0, 1.5)
+    assert all(set(found["closed_loop"]) == {"0.5", "1", "1.5"} for found in policies.values())
     assert [policy for policy, found in policies.items() if not found["fitted"]] == ["bucketed", "kv-rm-delta"]
     assert verdict(report) == []
     assert report["step_time_median_abs_error_unfitted"] <= 0.10

@@ -55,6 +55,19 @@ def test_the_largest_batches_run_off_a_ladder_that_ends_below_the_slots() -> Non
 
 
 @pytest.mark.core
+@pytest.mark.parametrize(("max_padding", "kind", "computed"), [(9 / 8, 0, 3), (4 / 3, 1, 4), (0.0, 1, 4)])
+def test_a_batch_that_would_be_padded_too_far_runs_eager(max_padding: float, kind: int, computed: int) -> None:
+    """C05: batch 3, sizes 1, 2, 4, 8: 4/3 is above 9/8, so it is eager and counted; 4/3 or no bound (0) serve it."""
+    config = graphs((1, 2, 4, 8), slots=8)
+    run = core(config, *[(0, 1, 2)] * 3, (0, 1, 1), max_padding=max_padding)
+    full, three = run.steps
+    assert [full[name] for name in ("decode_rows", "launch_kind", "padded_rows", "off_ladder")] == [4, 1, 4, 0]
+    assert [three[name] for name in ("decode_rows", "launch_kind", "padded_rows")] == [3, kind, computed]
+    assert three["dense_tokens"] == computed
+    assert three["off_ladder"] == total(run, "off_ladder_steps") == 1 - kind
+
+
+@pytest.mark.core
 def test_a_shape_that_was_never_seen_stalls_once() -> None:
     """C10: rows decode in batches of 2 until four come at t = 10: one stall for the batch of 4, none after it."""
     costs = {"host_step_ns": 1e9, "graph_capture_ns": 5e8}

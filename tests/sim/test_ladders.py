@@ -67,6 +67,24 @@ def test_batches_above_the_ladder_are_listed() -> None:
     assert not covered.warnings
 
 
+@pytest.mark.parametrize(
+    ("slots", "max_padding", "flagged"),
+    [(8, 9 / 8, True), (8, 8 / 7, False), (16, 9 / 8, False), (8, None, False), (2, 1.0, False)],
+)
+def test_a_bound_under_which_nothing_is_ever_padded_is_flagged(
+    slots: int, max_padding: float | None, flagged: bool
+) -> None:
+    """C05: sizes 1, 2, 4, 8 and a bound of 9/8: 7 rows in a batch of 8 are 8/7 already, so no batch but exactly a
+    captured size is served. With 16 there is one more, 15 rows; and 1, 2 leave nothing to pad.
+    """
+    config = ReplicaConfig.from_names("graph-paged", "llama-3-8b", "a100-80gb-sxm")
+    changes = {"schedule.slots": slots, "launch.batch_sizes": "pow2", "launch.max_padding": max_padding}
+    plan = plan_memory(config.override({f"policy.{key}": value for key, value in changes.items() if value is not None}))
+    found = [warning for warning in plan.warnings if "allows no padding" in warning]
+    assert len(found) == flagged
+    assert all("captured batches of 1, 2, 4, 8: every other batch" in warning for warning in found)
+
+
 def test_a_ladder_needs_27_graphs_where_one_a_size_needs_256() -> None:
     """C06: 1, 2, 4, then by 8 to 128 and by 16 to 256: 27 graphs; the worst padding above 128 is 129 in 144, 11.6%."""
     ladder = [1, 2, 4, *range(8, 129, 8), *range(144, 257, 16)]
