@@ -2,9 +2,10 @@
 
 It is the oracle of the compiled decision core and shares nothing with it: plain objects and lists, loops that search,
 nothing incremental. What a step costs is a function that is passed in. Its parts follow the page: arrivals (section 1)
-in reference_arrivals.py, the decision (3) in reference_scheduler.py, blocks (5) in reference_pool.py and
-reference_runs.py, prefix sharing and far history (5) in reference_prefix.py and reference_far_history.py, the plan (6)
-in reference_plan.py; the clock and the end of a step (2, 4) are here. Every state is checked (reference_checks.py).
+in reference_arrivals.py, the decision (3) in reference_scheduler.py and reference_run_ahead.py, blocks (5) in
+reference_pool.py and reference_runs.py, prefix sharing and far history (5) in reference_prefix.py and
+reference_far_history.py, the plan (6) in reference_plan.py; the clock and the end of a step (2, 4) are here. Every
+state is checked (reference_checks.py).
 Left out: what a step costs, windows and summaries.
 """
 
@@ -18,6 +19,7 @@ from tests.sim.reference_checks import (
     check_decision,
     check_drained,
     check_finish,
+    check_idle,
     check_progress,
     check_staging,
     check_state,
@@ -35,6 +37,7 @@ from tests.sim.reference_records import (
     StepNs,
     Table,
 )
+from tests.sim.reference_run_ahead import Pipeline
 from tests.sim.reference_scheduler import Scheduler, slot_of
 
 __all__ = ["Arrival", "ReferenceConfig", "ReferenceInputError", "ReferenceResult", "Step", "StepNs", "simulate"]
@@ -71,7 +74,9 @@ class Replica:
         self.to_come = list(arrivals)
         self.requests: list[Request] = []  # all that arrived
         self.events: list[Event] = []
-        self.scheduler = Scheduler(config, self.events)
+        self.pipeline = Pipeline(config)
+        self.scheduler = Scheduler(config, self.events, self.pipeline)
+        self.unseen: list[Request] = []  # arrived, and no decision knows of them yet
         self.now_ns = 0
         self.in_flight: Planned = []
         self.steps: list[Step] = []
@@ -99,33 +104,56 @@ class Replica:
         check_drained(self)
 
     def _arrive(self, before_ns: int) -> None:
-        """Arrivals join the tail of waiting in file order, or are rejected."""
+        """Arrivals in file order: they wait to be seen, or are rejected."""
         while self.to_come and self.to_come[0].arrival_ns < before_ns:
             request = request_of(self.config, self.to_come.pop(0), self.scheduler.pool)
             request.turn = len(self.requests)
             self.requests.append(request)
             self.events.append(Event(request.arrival_ns, "arrive", request.row))
             if request.outcome is None:
-                self.scheduler.waiting.append(request)
+                self.unseen.append(request)
             else:
                 self.events.append(Event(request.arrival_ns, "reject", request.row))
 
+    def _decide(self) -> Planned:
+        """Decision n, until it plans step n or there is nothing to decide again for."""
+        while True:
+            self._begin_decision(everything=False)
+            planned, preempted = self.scheduler.decide(self.now_ns)
+            check_state(self)
+            check_decision(self, planned)
+            if planned or not (self._empty_pipeline() or preempted):
+                return planned
+
+    def _begin_decision(self, *, everything: bool) -> bool:
+        """Fences are lifted, arrivals join the tail of waiting. Whether there was any of these."""
+        lifted = self.scheduler.pager.lift_fences(everything=everything)
+        horizon_ns = self.pipeline.horizon_ns(self.now_ns)
+        seen = [r for r in self.unseen if r.arrival_ns <= horizon_ns]
+        self.unseen = self.unseen[len(seen) :]
+        self.scheduler.waiting += seen
+        return lifted or seen != []
+
+    def _empty_pipeline(self) -> bool:
+        """Nothing was planned, so no step is in flight: all is noticed. Whether there was anything to notice."""
+        ended = self._release(self.pipeline.due(everything=True))
+        self.pipeline.empty()
+        return self._begin_decision(everything=True) or ended
+
     def _start_step(self) -> None:
         scheduler = self.scheduler
-        planned = scheduler.decide(self.now_ns)
-        check_state(self)
-        check_decision(self, planned)
+        planned = self._decide()
         if not planned:
+            check_idle(self)
             return  # idle until the next arrival
         plan, launch = plan_integers(
             self.config,
             planned,
+            live_rows=len(scheduler.running),
             captured=self.captured,
-            copied=scheduler.copied_blocks,
-            taken=scheduler.blocks_taken,
-            freed=scheduler.blocks_freed,
+            moved={"follows": int(self.pipeline.follows)} | scheduler.take_counts(),
         )
-        scheduler.blocks_freed = 0
+        self.pipeline.step_planned(self.now_ns, [r for r, _ in planned])
         if launch.shape is not None:
             self.captured.add(launch.shape)
         row_moves = scheduler.move_rows(launch.batch) if launch.kind == GRAPH else 0
@@ -138,6 +166,7 @@ class Replica:
                 start_ns=self.now_ns,
                 end_ns=self.now_ns + duration_ns,
                 planned=tuple((r.row, n) for r, n in planned),
+                held_up=tuple(r.row for r in scheduler.held_up),
                 plan=plan,
                 off_ladder=launch.off_ladder,
                 row_moves=row_moves,
@@ -145,6 +174,7 @@ class Replica:
                 allocated_blocks=scheduler.allocated_blocks(),
                 used_tokens=scheduler.used_tokens(),
                 cached_blocks=len(scheduler.pager.evictable),
+                pending_blocks=len(scheduler.pager.pending_ids()),
                 tables=self._tables() if self.keep_tables else None,
             )
         )
@@ -174,12 +204,21 @@ class Replica:
         for r, _ in planned:
             if r.computed == r.known:
                 self._deliver(r)
-        for r in sorted((r for r, _ in planned if r.delivered == r.output), key=slot_of):
+        over = self.pipeline.due(everything=False)
+        for r in sorted((r for r, _ in planned if r.delivered == r.output and not r.ended), key=slot_of):
             self._finish(r)
+            if self.pipeline.runs_on(self.config, r):
+                self.pipeline.run_on(r)
+            else:
+                over.append(r)
+        self._release(over)
         check_state(self)
         check_progress(self)
 
     def _deliver(self, r: Request) -> None:
+        if r.ended:
+            r.overrun += 1  # made, and delivered to nobody
+            return
         r.delivered += 1
         r.decoding = True
         if r.last_token_ns is None:
@@ -191,11 +230,18 @@ class Replica:
 
     def _finish(self, r: Request) -> None:
         check_finish(r)
-        self.scheduler.remove(r)
         r.finish_ns = self.now_ns
         r.outcome = "truncated" if r.cut_by else "completed"
         r.reason = r.cut_by or "trace_end"
         self.events.append(Event(self.now_ns, "finish", r.row))
+
+    def _release(self, rows: list[Request]) -> bool:
+        """Rows of requests that have ended go, lowest batch row first. Whether there was any."""
+        for r in sorted(rows, key=slot_of):
+            self.scheduler.remove(r)
+            if r.ended:
+                self.events.append(Event(self.now_ns, "release_ended", r.row))
+        return rows != []
 
     def _tables(self) -> dict[int, Table]:
         tables: dict[int, Table] = {}
@@ -229,4 +275,5 @@ class Replica:
             events=self.events,
             free_blocks=self.scheduler.pager.free(),
             cached_blocks=len(self.scheduler.pager.evictable),
+            preemptions=self.scheduler.preemptions,
         )

@@ -23,7 +23,7 @@ def check_state(replica: Replica) -> None:
     assert all(slot is not None and 0 <= slot < config.slots for slot in slots), f"slots {slots}"
     assert len(set(stage_rows)) == len(stage_rows), f"stage rows {stage_rows}"
     assert all(row is not None and 0 <= row < config.slots for row in stage_rows), f"stage rows {stage_rows}"
-    alive = [r.row for r in waiting] + [r.row for r in running]
+    alive = [r.row for r in [*waiting, *running, *replica.unseen] if not r.ended]
     ended = [r.row for r in replica.requests if r.outcome is not None]
     arrived = [r.row for r in replica.requests]
     assert sorted(alive + ended) == sorted(arrived), f"{arrived} arrived, {alive} are alive, {ended} ended"
@@ -32,19 +32,22 @@ def check_state(replica: Replica) -> None:
         assert (r.computed, r.dropped) == (0, 0), f"row {r.row} waits and has computed or dropped something"
         assert (r.slot, r.stage_row) == (None, None), f"row {r.row} waits and holds something"
     for r in running:
-        assert r.computed < r.known <= r.prompt + r.output, f"row {r.row}: {r.computed} of {r.known} computed"
+        assert r.computed < r.known <= r.prompt + r.output + r.overrun, f"row {r.row}: {r.computed} of {r.known}"
+        assert r.overrun < max(1, config.run_ahead), f"the row {r.row} made {r.overrun} tokens for nobody"
+        assert r.ended == (r.outcome is not None), f"row {r.row} runs: {r.outcome}"
         assert not r.decoding or r.known - r.computed == 1, f"row {r.row} decodes, {r.known - r.computed} to compute"
 
 
 def _check_blocks(replica: Replica) -> None:
-    """store + evictable + held = pool, each row holds what its entries need, and a reservation is one run."""
+    """store + evictable + fenced + held = pool, each row holds what its entries need, and a reservation is one run."""
     config, scheduler = replica.config, replica.scheduler
     pool, pager = scheduler.pool, scheduler.pager
     pool.check()
     held = {block for r in scheduler.running for block in r.blocks}
-    everything = sorted([*held, *pager.evictable, *pool.free_ids()])
+    fenced = [block for one in replica.pipeline.fences for block in one.blocks]
+    everything = sorted([*held, *pager.evictable, *pool.free_ids(), *fenced])
     assert everything == list(range(1, config.pool_blocks + 1)), f"blocks lost or in two places: {everything}"
-    assert pager.free() + len(held) == config.pool_blocks
+    assert pager.free() + len(held | pager.pending_ids()) == config.pool_blocks
     for r in scheduler.running:
         assert len(r.blocks) >= left_blocks(config, r), f"row {r.row} has {r.computed} entries in {r.blocks}"
         assert len(set(r.blocks)) == len(r.blocks), f"row {r.row} holds a block twice: {r.blocks}"
@@ -55,7 +58,7 @@ def _check_blocks(replica: Replica) -> None:
     if config.paged:
         _check_sharing(replica)
         for r in scheduler.running:
-            check_kept(config, r)
+            check_kept(config, r, may_wait=config.run_ahead > 0)
     else:
         assert (pager.holders, pager.cached, pager.evictable) == ({}, {}, []), "a reservation was shared"
         assert len(held) == sum(len(r.blocks) for r in scheduler.running), "a block has two owners"
@@ -73,8 +76,9 @@ def _check_sharing(replica: Replica) -> None:
     assert pager.holders == holders, f"holders of {sorted(pager.holders)}, held are {sorted(holders)}"
     key_of = {block: key for key, block in pager.cached.items()}
     assert len(key_of) == len(pager.cached), f"two keys find one block: {pager.cached}"
-    assert sorted(pager.evictable) == sorted(set(key_of) - set(holders)), (
-        f"evictable are {pager.evictable}, with a key {sorted(key_of)}, held {sorted(holders)}"
+    fenced = replica.pipeline.fenced_blocks()
+    assert sorted(pager.evictable) == sorted(set(key_of) - set(holders) - fenced), (
+        f"evictable are {pager.evictable}, with a key {sorted(key_of)}, held {sorted(holders)}, fenced {sorted(fenced)}"
     )
     keys = {r: pager.keys(r) for r in running}
     for block, found in places.items():
@@ -89,12 +93,16 @@ def _check_sharing(replica: Replica) -> None:
     assert replica.scheduler.used_tokens() == tokens, f"{tokens} tokens are used"
 
 
+def check_idle(replica: Replica) -> None:
+    """Nothing is planned only when there is nobody to serve, and nothing is left to notice."""
+    left_over = [r.row for r in [*replica.scheduler.running, *replica.scheduler.waiting, *replica.unseen]]
+    assert left_over == [], f"nothing is planned at {replica.now_ns} ns for rows {left_over}"
+    assert replica.pipeline.fences == [], f"idle, and fenced is {replica.pipeline.fences}"
+
+
 def check_decision(replica: Replica, planned: Planned) -> None:
-    """Planned rows run, once each, within the budget, in blocks that they hold; who runs is served, else nobody is."""
-    config, running = replica.config, replica.scheduler.running
-    if not planned:
-        left_over = [r.row for r in running + replica.scheduler.waiting]
-        assert left_over == [], f"nothing is planned at {replica.now_ns} ns for rows {left_over}"
+    """Planned rows run, once each, within the budget, in blocks that they hold; who runs is served or waits."""
+    config, running, held_up = replica.config, replica.scheduler.running, replica.scheduler.held_up
     rows = [r for r, _ in planned]
     tokens = sum(n for _, n in planned)
     assert len({r.row for r in rows}) == len(rows), "a row is planned twice"
@@ -103,14 +111,31 @@ def check_decision(replica: Replica, planned: Planned) -> None:
         assert 1 <= n <= r.known - r.computed, f"row {r.row}: {n} tokens planned"
         assert config.blocks(r.computed + n) - r.dropped <= len(r.blocks), f"row {r.row} has no block for its entries"
         if config.paged:
+            check_kept(config, r, may_wait=False)
             check_planned(config, r, n)
             _check_written(replica, r, n)
     if config.prefill == "chunked":
         assert tokens <= config.token_budget, f"{tokens} tokens planned"
+    if not planned:
+        return
     if config.prefill != "separate":
-        assert rows == running, "a running row is left out"
+        assert rows == [r for r in running if r not in held_up], "a running row is left out"
     elif any(r.decoding for r in rows):
-        assert rows == running, "a separate step mixes, or leaves a row out"
+        assert rows == [r for r in running if r not in held_up], "a separate step mixes, or leaves a row out"
+    _check_held_up(replica)
+
+
+def _check_held_up(replica: Replica) -> None:
+    """Who waits lacks blocks that are pending; while somebody waits nobody joins after."""
+    scheduler = replica.scheduler
+    for r in scheduler.held_up:
+        assert r in scheduler.running, f"row {r.row} waits for blocks and does not run"
+        assert scheduler.pager.pending_ids() != set(), f"row {r.row} waits for nothing"
+        assert replica.config.paged, f"row {r.row} has a reservation and waits for blocks"
+    if replica.config.prefill != "separate" and scheduler.held_up:
+        admitted = {e.row for e in replica.events if e.kind == "admit" and e.time_ns == replica.now_ns}
+        later = scheduler.running[scheduler.running.index(scheduler.held_up[-1]) :]
+        assert not admitted & {r.row for r in later[1:]}, f"rows {admitted} were admitted while a row waits"
 
 
 def _check_written(replica: Replica, r: Request, n: int) -> None:
@@ -166,6 +191,7 @@ def check_drained(replica: Replica) -> None:
     scheduler = replica.scheduler
     left_over = [r.row for r in scheduler.waiting + scheduler.running]
     assert left_over == [], f"rows {left_over} are left over"
+    assert replica.unseen == [], f"rows {replica.unseen} were never seen"
     left = sorted(scheduler.pool.free_ids() + scheduler.pager.evictable)
     assert left == list(range(1, replica.config.pool_blocks + 1)), "blocks leaked"
     for r in replica.requests:
@@ -177,6 +203,6 @@ def check_drained(replica: Replica) -> None:
     tokens = sum(r.delivered for r in replica.requests)
     assert tokens == sum(step.plan["sampled_rows"] for step in replica.steps), "tokens delivered that nobody sampled"
     assert len(replica.itl_ns) == sum(max(0, r.delivered - 1) for r in replica.requests), "a gap is missing"
-    taken = sum(step.plan["blocks_taken"] for step in replica.steps)
+    taken = sum(step.plan["blocks_taken"] for step in replica.steps) + scheduler.blocks_taken
     freed = sum(step.plan["blocks_freed"] for step in replica.steps) + scheduler.blocks_freed
     assert taken == freed, f"{taken} blocks taken, {freed} released"

@@ -101,12 +101,14 @@ def transport_integers(config: ReferenceConfig, groups: list[Group]) -> dict[str
     }
 
 
-def choose_launch(config: ReferenceConfig, planned: Planned, groups: list[Group], *, is_decode: bool) -> Launch:
-    """Section 6, Launch."""
+def choose_launch(
+    config: ReferenceConfig, planned: Planned, groups: list[Group], *, is_decode: bool, live_rows: int
+) -> Launch:
+    """Section 6, Launch. A graph covers batch rows from 0 on, so all that are live: a row that waits keeps its own."""
     if config.launch == "eager":
         return Launch(EAGER, off_ladder=False)
     if is_decode:
-        batch = smallest_at_least(config.batch_sizes, len(planned))
+        batch = smallest_at_least(config.batch_sizes, live_rows)
         longest = max(request.computed + 1 for request, _ in planned)
         if config.far_history:
             longest = min(longest, config.kept_blocks * config.block_size_tokens)
@@ -140,17 +142,18 @@ def captures(config: ReferenceConfig, launch: Launch, captured: Set[Shape]) -> b
 
 
 def plan_integers(
-    config: ReferenceConfig, planned: Planned, *, captured: Set[Shape], copied: int, taken: int, freed: int
+    config: ReferenceConfig, planned: Planned, *, live_rows: int, captured: Set[Shape], moved: dict[str, int]
 ) -> tuple[dict[str, int], Launch]:
     """All integers of section 6 for the planned rows, before any of it is applied.
 
-    ``captured`` are the shapes that served steps before this one.
+    ``live_rows`` have a batch row, ``captured`` are the shapes that served steps before this one, and ``moved`` are the
+    integers that count what was decided since then.
     """
     decoding = [request for request, _ in planned if request.decoding]
     prefilling = [(request, n) for request, n in planned if not request.decoding]
     is_decode = not prefilling
     groups = transfer_groups(config, planned, is_decode=is_decode)
-    launch = choose_launch(config, planned, groups, is_decode=is_decode)
+    launch = choose_launch(config, planned, groups, is_decode=is_decode, live_rows=live_rows)
     rows, tokens = len(planned), sum(n for _, n in planned)
     plan = {
         "decode_rows": len(decoding),
@@ -158,16 +161,15 @@ def plan_integers(
         "prefill_tokens": sum(n for _, n in prefilling),
         "prefill_read_tokens": sum(left_tokens(config, request) + n for request, n in prefilling),
         "prefill_pairs": sum(n * left_tokens(config, request) + n * (n + 1) // 2 for request, n in prefilling),
-        "sampled_rows": sum(1 for request, n in planned if request.computed + n == request.known),
+        "sampled_rows": sum(1 for r, n in planned if r.computed + n == r.known and not r.ended),
         "launch_kind": launch.kind,
         "padded_rows": launch.batch if launch.kind == GRAPH else rows,
         "dense_tokens": {EAGER: tokens, GRAPH: launch.batch, PIECEWISE: launch.tokens}[launch.kind],
         "context_bucket": launch.context,
         "read_tokens": read_tokens(config, decoding, launch),
         **transport_integers(config, groups),
-        "copied_blocks": copied,
         "captured": int(captures(config, launch, captured)),
-        "blocks_taken": taken,
-        "blocks_freed": freed,
+        "ended_rows": sum(1 for request, _ in planned if request.ended),
+        **moved,
     }
     return plan, launch

@@ -63,6 +63,8 @@ class ReferenceConfig:
     scope: str = "layer"  # layer model
     group_capacities: tuple[int, ...] = (16384,)
     layers: int = 1
+    # run-ahead
+    run_ahead: int = 0  # d: a step is decided while d steps are in flight
 
     def __post_init__(self) -> None:
         paged = self.reserve == "paged"
@@ -88,6 +90,7 @@ class ReferenceConfig:
             assert max(sizes) % min(sizes) == 0, f"hash blocks and pager blocks of {sizes} tokens do not line up"
         assert self.capture in ("warm", "first_use"), f"no capture is called {self.capture!r}"
         assert self.batch_sizes == () or self.batch_sizes[-1] <= self.slots, "captured batches are cut at the slots"
+        assert 0 <= self.run_ahead <= 2, f"a run-ahead of {self.run_ahead} steps"
         for ladder in (self.buckets_tokens, self.batch_sizes, self.context_buckets_tokens, self.token_sizes):
             assert list(ladder) == sorted(set(ladder)), f"ladder {ladder} does not ascend"
 
@@ -156,6 +159,8 @@ class Request:
     stage_row: int | None = None
     #: `delta` only: logical blocks whose entries are valid in its staging row; None: not staged since its admission.
     staged_blocks: set[int] | None = None
+    ended: bool = False  # its last token is delivered, and its row runs on
+    overrun: int = 0  # tokens that the row of an ended request made, for nobody
 
     outcome: str | None = None
     reason: str | None = None
@@ -170,8 +175,8 @@ class Request:
 
     @property
     def known(self) -> int:
-        """Tokens whose entries can be computed now: the prompt and what was delivered."""
-        return self.prompt + self.delivered
+        """Tokens whose entries can be computed now: the prompt and what was delivered (or made in an ended row)."""
+        return self.prompt + self.delivered + self.overrun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,6 +213,7 @@ class Step:
     start_ns: int
     end_ns: int
     planned: tuple[tuple[int, int], ...]  # (row, tokens) in planned order
+    held_up: tuple[int, ...]  # rows that run and wait for pending blocks
     plan: dict[str, int]  # the integers of section 6
     off_ladder: bool
     row_moves: int
@@ -215,12 +221,16 @@ class Step:
     allocated_blocks: int
     used_tokens: int
     cached_blocks: int
+    pending_blocks: int  # behind a fence, or of requests that leave
     tables: dict[int, Table] | None  # by slot, every running request; only when asked for
 
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened to a request: arrive, reject, admit, preempt, first_token, finish."""
+    """Something that happened to a request: arrive, reject, admit, preempt, first_token, finish.
+
+    Or to its row after that: preempt_ended, release_ended. "admit" is also when a request that waited begins to move.
+    """
 
     time_ns: int
     kind: str
@@ -237,3 +247,4 @@ class ReferenceResult:
     events: list[Event]
     free_blocks: int  # at the end; store and evictable blocks
     cached_blocks: int  # at the end; evictable blocks
+    preemptions: int  # of the run: those of ended rows too

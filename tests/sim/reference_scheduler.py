@@ -6,6 +6,7 @@ from tests.sim.reference_far_history import entries, growth_blocks
 from tests.sim.reference_plan import Planned
 from tests.sim.reference_prefix import NO_HIT, Hit, Pager
 from tests.sim.reference_records import Event, ReferenceConfig, Request
+from tests.sim.reference_run_ahead import Pipeline
 from tests.sim.reference_runs import RunStore, new_store
 
 #: The budget of `prefill = none`, and of the decode steps of `separate`.
@@ -15,39 +16,41 @@ INFINITE_TOKENS = 1 << 60
 class Scheduler:
     """Waiting, running, and the blocks, slots and stage rows that running requests hold."""
 
-    def __init__(self, config: ReferenceConfig, events: list[Event]) -> None:
+    def __init__(self, config: ReferenceConfig, events: list[Event], pipeline: Pipeline) -> None:
         self.config = config
         self.events = events
+        self.pipeline = pipeline
         self.pool = new_store(config.placement, config.pool_blocks, config.extent_blocks)
-        self.pager = Pager(config, self.pool)
+        self.pager = Pager(config, self.pool, pipeline)
         self.waiting: list[Request] = []
         self.running: list[Request] = []  # in order of admission
+        self.held_up: list[Request] = []  # running rows that wait for pending blocks, in the last decision
         self.now_ns = 0
         self.batch_open = False  # `refill = batch`: nobody in the batch has decoded yet
-        self.blocks_taken = 0  # in the last decision
-        self.copied_blocks = 0  # in the last decision
-        self.blocks_freed = 0  # since the previous planned step; whoever starts a step sets it to zero
+        self.preemptions = 0
+        # Since the previous planned step; whoever starts a step sets them to zero.
+        self.blocks_taken = 0
+        self.copied_blocks = 0
+        self.blocks_freed = 0
 
-    def decide(self, now_ns: int) -> Planned:
-        """Plan a step, or nothing. Again, at the same instant, when all that happened was preemption."""
+    def decide(self, now_ns: int) -> tuple[Planned, bool]:
+        """Plan a step, or nothing: once. Also whether anybody was preempted."""
         self.now_ns = now_ns
+        self.held_up = []
+        if not self.running:
+            self.batch_open = True
         decide_once = self._decide_separate if self.config.prefill == "separate" else self._decide_chunked
-        while True:
-            self.blocks_taken = self.copied_blocks = 0
-            if not self.running:
-                self.batch_open = True
-            planned, preempted = decide_once()
-            if any(r.decoding for r, _ in planned):
-                self.batch_open = False
-            if planned or not preempted:
-                return planned
+        planned, preempted = decide_once()
+        if any(r.decoding for r, _ in planned):
+            self.batch_open = False
+        return planned, preempted
 
     def _decide_chunked(self) -> tuple[Planned, bool]:
         """`chunked(budget)`, and `none`: the same with an infinite budget."""
         config = self.config
         budget = INFINITE_TOKENS if config.prefill == "none" else config.token_budget
         planned, left, preempted = self._serve_running(budget)
-        if preempted or not self._may_refill():
+        if preempted or self.held_up or not self._may_refill():
             return planned, preempted
         while self.waiting and left > 0 and len(self.running) < config.slots:
             r = self._first_waiting()
@@ -86,7 +89,10 @@ class Scheduler:
         return planned, preempted
 
     def _serve_running(self, budget: int) -> tuple[Planned, int, bool]:
-        """Running rows first, in order: (planned, tokens left, preempted)."""
+        """Running rows first, in order: (planned, tokens left, preempted).
+
+        Nobody is preempted for a row that can have what it needs once pending blocks are free: it waits.
+        """
         planned: Planned = []
         left, preempted = budget, False
         for r in list(self.running):
@@ -97,13 +103,15 @@ class Scheduler:
             n = min(r.known - r.computed, left)
             self._drop_before_growth(r, n)
             need = 0 if r.reservation_tokens is not None else growth_blocks(self.config, r, n)
-            while r in self.running and need > self.pager.free():
+            while r in self.running and need > self.pager.free() + len(self.pager.pending_ids()):
                 victim = self._victim()
                 self._preempt(victim)
                 preempted = True
                 left += sum(tokens for other, tokens in planned if other is victim)
                 planned = [(other, tokens) for other, tokens in planned if other is not victim]
-            if r in self.running:
+            if r in self.running and need > self.pager.free():
+                self.held_up.append(r)
+            elif r in self.running:
                 self._take(r, max(need, 0))
                 planned.append((r, n))
                 left -= n
@@ -191,10 +199,8 @@ class Scheduler:
             self.copied_blocks += hit.copies_tail
         else:
             assert hit == NO_HIT, f"row {r.row} has a reservation and shares {hit.blocks}"
-            run = self._runs().reserve(self.config.blocks(r.reservation_tokens))
-            assert run is not None, f"no run for row {r.row}, although one was seen"
-            assert len(run) == want, f"row {r.row} wants {want} blocks and was given {len(run)}"
-            r.blocks = run
+            self.pager.reserve(r, self.config.blocks(r.reservation_tokens))
+            assert len(r.blocks) == want, f"row {r.row} wants {want} blocks and was given {len(r.blocks)}"
             self.blocks_taken += want
         r.computed = computed
         hit_tokens = computed
@@ -220,6 +226,12 @@ class Scheduler:
         self.blocks_taken += count
 
     def _preempt(self, victim: Request) -> None:
+        self.preemptions += 1
+        if victim.ended:  # nothing of the request changes, and it does not wait again
+            self.pipeline.drop(victim)
+            self.remove(victim)
+            self.events.append(Event(self.now_ns, "preempt_ended", victim.row))
+            return
         victim.preemptions += 1
         victim.recomputed_tokens += victim.computed
         victim.lost_tokens = victim.computed
@@ -234,11 +246,20 @@ class Scheduler:
         if r.reservation_tokens is None:
             self.pager.release(r)
         else:
-            self._runs().release_reservation(r.blocks)
-            r.blocks = []
+            self.pager.release_reservation(r)
         r.computed = r.dropped = 0
         r.decoding = False
         r.slot = r.stage_row = r.staged_blocks = None
+
+    def take_counts(self) -> dict[str, int]:
+        """Integers of section 6 that count what was decided since the previous planned step; they begin anew."""
+        counts = {
+            "copied_blocks": self.copied_blocks,
+            "blocks_taken": self.blocks_taken,
+            "blocks_freed": self.blocks_freed,
+        }
+        self.copied_blocks = self.blocks_taken = self.blocks_freed = 0
+        return counts
 
     def lowest_free_slot(self) -> int:
         """The lowest batch row that no running request has."""

@@ -60,23 +60,25 @@ class StepCost:
         )
 
 
-def random_case(seed: int, rows: int | None = None, *, far_history: bool = False) -> Case:
-    """The case of a seed; ``rows`` as drawn, 1 to MAX_ROWS, unless given. ``far_history``: one that has it."""
+def random_case(seed: int, rows: int | None = None, *, far_history: bool = False, run_ahead: bool = False) -> Case:
+    """The case of a seed; ``rows`` as drawn, 1 to MAX_ROWS, unless given. Each part that is named: one that has it."""
     rng = random.Random(seed)
     config = random_config(rng)
     while far_history and not _may_forget(config):
         config = random_config(rng)
     if far_history or (_may_forget(config) and rng.random() < 0.35):
         config = _with_far_history(rng, config)
+    if run_ahead:
+        config = replace(config, run_ahead=random.Random(f"run-ahead {seed}").randint(1, 2))
     step_cost = random_step_cost(rng)
     drawn = rng.choice((rng.randint(1, 3), rng.randint(4, 12), rng.randint(13, MAX_ROWS)))
     return Case(seed, config, random_trace(rng, config, drawn if rows is None else rows), step_cost)
 
 
-def cases(max_rows: int = MAX_ROWS, *, far_history: bool = False) -> st.SearchStrategy[Case]:
-    """Cases of up to ``max_rows`` requests; with ``far_history`` only such that have it."""
+def cases(max_rows: int = MAX_ROWS, **parts: bool) -> st.SearchStrategy[Case]:
+    """Cases of up to ``max_rows`` requests; only such that have the ``parts`` named (those of `random_case`)."""
     seeds, rows = st.integers(0, 2**32 - 1), st.integers(1, max_rows)
-    return st.builds(random_case, seed=seeds, rows=rows, far_history=st.just(far_history))
+    return st.builds(random_case, seed=seeds, rows=rows, **{part: st.just(has) for part, has in parts.items()})
 
 
 def horizons(case: Case) -> st.SearchStrategy[int | None]:
