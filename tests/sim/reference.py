@@ -2,10 +2,10 @@
 
 It is the oracle of the compiled decision core and shares nothing with it: plain objects and lists, loops that search,
 nothing incremental. What a step costs is a function that is passed in. Its parts follow the page: arrivals (section 1)
-in reference_arrivals.py, the decision (3) in reference_scheduler.py and reference_run_ahead.py, blocks (5) in
-reference_pool.py and reference_runs.py, prefix sharing and far history (5) in reference_prefix.py and
-reference_far_history.py, the plan (6) in reference_plan.py; the clock and the end of a step (2, 4) are here. Every
-state is checked (reference_checks.py).
+in reference_arrivals.py, the decision (3) in reference_scheduler.py, reference_run_ahead.py, reference_host.py and
+reference_link.py, blocks (5) in reference_pool.py and reference_runs.py, prefix sharing and far history (5) in
+reference_prefix.py and reference_far_history.py, the plan (6) in reference_plan.py, memory (7) in reference_memory.py;
+the clock and the end of a step (2, 4) are here. Every state is checked (reference_checks.py).
 Left out: what a step costs, windows and summaries.
 """
 
@@ -24,6 +24,8 @@ from tests.sim.reference_checks import (
     check_staging,
     check_state,
 )
+from tests.sim.reference_host import Host, SwapIsCheaper
+from tests.sim.reference_memory import allocated_blocks, reserved_blocks, used_tokens
 from tests.sim.reference_plan import GRAPH, Planned, Shape, plan_integers, transfer_groups
 from tests.sim.reference_records import (
     Arrival,
@@ -36,6 +38,7 @@ from tests.sim.reference_records import (
     Step,
     StepNs,
     Table,
+    TransferRow,
 )
 from tests.sim.reference_run_ahead import Pipeline
 from tests.sim.reference_scheduler import Scheduler, slot_of
@@ -43,11 +46,17 @@ from tests.sim.reference_scheduler import Scheduler, slot_of
 __all__ = ["Arrival", "ReferenceConfig", "ReferenceInputError", "ReferenceResult", "Step", "StepNs", "simulate"]
 
 
+def always(*_: int) -> bool:
+    """The answer of a configuration that is not asked: moving costs no more than computing."""
+    return True
+
+
 def simulate(
     config: ReferenceConfig,
     arrivals: Sequence[Arrival],
     step_ns: StepNs,
     *,
+    swap_is_cheaper: SwapIsCheaper = always,
     until_ns: int | None = None,
     tables: bool = False,
 ) -> ReferenceResult:
@@ -55,10 +64,10 @@ def simulate(
 
     With ``until_ns`` whatever happens at or before it happens, decisions only before it; requests that had arrived and
     not ended are reported as unfinished, those that had not arrived are not reported. ``tables`` keeps the block
-    tables of each step. Raises ReferenceInputError for a request that the configuration refuses, AssertionError when
-    an invariant is broken.
+    tables of each step. ``swap_is_cheaper`` is asked with `preempt = auto`. Raises ReferenceInputError for a request
+    that the configuration refuses, AssertionError when an invariant is broken.
     """
-    replica = Replica(config, arrivals, step_ns, tables=tables)
+    replica = Replica(config, arrivals, step_ns, Host(config, swap_is_cheaper), tables=tables)
     replica.run(until_ns)
     return replica.result()
 
@@ -66,7 +75,9 @@ def simulate(
 class Replica:
     """One replica: its clock, the step in flight, and everything that happened."""
 
-    def __init__(self, config: ReferenceConfig, arrivals: Sequence[Arrival], step_ns: StepNs, *, tables: bool) -> None:
+    def __init__(
+        self, config: ReferenceConfig, arrivals: Sequence[Arrival], step_ns: StepNs, host: Host, *, tables: bool
+    ) -> None:
         assert all(one.arrival_ns <= next_.arrival_ns for one, next_ in pairwise(arrivals)), "arrivals are not sorted"
         self.config = config
         self.step_ns = step_ns
@@ -75,7 +86,8 @@ class Replica:
         self.requests: list[Request] = []  # all that arrived
         self.events: list[Event] = []
         self.pipeline = Pipeline(config)
-        self.scheduler = Scheduler(config, self.events, self.pipeline)
+        self.host = host
+        self.scheduler = Scheduler(config, self.events, self.pipeline, host)
         self.unseen: list[Request] = []  # arrived, and no decision knows of them yet
         self.now_ns = 0
         self.in_flight: Planned = []
@@ -86,22 +98,32 @@ class Replica:
     def run(self, until_ns: int | None) -> None:
         """Advance to ``until_ns``, or until nothing is left to do.
 
-        At one instant: the end of a step with its frees and finishes, then arrivals, then the decision.
+        At one instant: the end of a step with its frees and finishes, then transfers that complete, then arrivals, then
+        the decision.
         """
-        while self.in_flight or self.to_come:
-            time_ns = self.steps[-1].end_ns if self.in_flight else self.to_come[0].arrival_ns
+        while (time_ns := self._next_ns()) is not None:
             if until_ns is not None and time_ns > until_ns:
                 self._arrive(before_ns=until_ns + 1)
+                self.host.link.advance(until_ns)
                 return
             self._arrive(before_ns=time_ns)
             self.now_ns = time_ns
             if self.in_flight:
                 self._end_step()
+            self.host.link.advance(time_ns)
             self._arrive(before_ns=time_ns + 1)
             if time_ns == until_ns:
                 return
             self._start_step()
         check_drained(self)
+
+    def _next_ns(self) -> int | None:
+        """When something happens next that a decision follows: a step ends; idle, an arrival or a completion."""
+        if self.in_flight:
+            return self.steps[-1].end_ns
+        arrival_ns = [self.to_come[0].arrival_ns] if self.to_come else []
+        completion_ns = self.host.link.next_completion_ns()
+        return min(arrival_ns + ([] if completion_ns is None else [completion_ns]), default=None)
 
     def _arrive(self, before_ns: int) -> None:
         """Arrivals in file order: they wait to be seen, or are rejected."""
@@ -117,22 +139,25 @@ class Replica:
 
     def _decide(self) -> Planned:
         """Decision n, until it plans step n or there is nothing to decide again for."""
+        again = False
         while True:
             self._begin_decision(everything=False)
-            planned, preempted = self.scheduler.decide(self.now_ns)
+            planned, preempted = self.scheduler.decide(self.now_ns, again=again)
+            again = again or preempted
             check_state(self)
             check_decision(self, planned)
             if planned or not (self._empty_pipeline() or preempted):
                 return planned
 
     def _begin_decision(self, *, everything: bool) -> bool:
-        """Fences are lifted, arrivals join the tail of waiting. Whether there was any of these."""
+        """Fences are lifted, transfers noticed, arrivals join the tail of waiting. Whether there was any of these."""
         lifted = self.scheduler.pager.lift_fences(everything=everything)
         horizon_ns = self.pipeline.horizon_ns(self.now_ns)
+        noticed = self.scheduler.notice(horizon_ns, self.now_ns)
         seen = [r for r in self.unseen if r.arrival_ns <= horizon_ns]
         self.unseen = self.unseen[len(seen) :]
         self.scheduler.waiting += seen
-        return lifted or seen != []
+        return lifted or noticed or seen != []
 
     def _empty_pipeline(self) -> bool:
         """Nothing was planned, so no step is in flight: all is noticed. Whether there was anything to notice."""
@@ -145,7 +170,7 @@ class Replica:
         planned = self._decide()
         if not planned:
             check_idle(self)
-            return  # idle until the next arrival
+            return  # idle until the next arrival, or until a transfer completes
         plan, launch = plan_integers(
             self.config,
             planned,
@@ -170,9 +195,9 @@ class Replica:
                 plan=plan,
                 off_ladder=launch.off_ladder,
                 row_moves=row_moves,
-                reserved_blocks=scheduler.reserved_blocks(),
-                allocated_blocks=scheduler.allocated_blocks(),
-                used_tokens=scheduler.used_tokens(),
+                reserved_blocks=reserved_blocks(scheduler),
+                allocated_blocks=allocated_blocks(scheduler),
+                used_tokens=used_tokens(scheduler),
                 cached_blocks=len(scheduler.pager.evictable),
                 pending_blocks=len(scheduler.pager.pending_ids()),
                 tables=self._tables() if self.keep_tables else None,
@@ -276,4 +301,12 @@ class Replica:
             free_blocks=self.scheduler.pager.free(),
             cached_blocks=len(self.scheduler.pager.evictable),
             preemptions=self.scheduler.preemptions,
+            swaps=self.host.swaps,
+            transfers=[
+                TransferRow(
+                    t.direction, t.row, t.blocks, t.groups, t.alone_ns, t.submitted_ns, t.completed_ns, t.noticed_ns
+                )
+                for t in self.host.link.all
+            ],
+            free_host_blocks=self.host.pool.free(),
         )

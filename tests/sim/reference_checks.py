@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.sim.reference_far_history import check_kept, check_planned, left_blocks, left_tokens
+from tests.sim.reference_host_checks import check_host
+from tests.sim.reference_memory import used_tokens
 from tests.sim.reference_plan import Group, Planned
 from tests.sim.reference_records import ReferenceConfig, Request
 from tests.sim.reference_runs import RunStore
@@ -17,25 +19,30 @@ def check_state(replica: Replica) -> None:
     """Blocks, rows and requests are each in one place."""
     _check_blocks(replica)
     config, running, waiting = replica.config, replica.scheduler.running, replica.scheduler.waiting
+    held_rows = replica.host.held_rows()
     slots = [r.slot for r in running]
-    stage_rows = [r.stage_row for r in running]
+    stage_rows = [r.stage_row for r in [*running, *held_rows]]
     assert len(set(slots)) == len(slots) <= config.slots, f"slots {slots}"
     assert all(slot is not None and 0 <= slot < config.slots for slot in slots), f"slots {slots}"
     assert len(set(stage_rows)) == len(stage_rows), f"stage rows {stage_rows}"
     assert all(row is not None and 0 <= row < config.slots for row in stage_rows), f"stage rows {stage_rows}"
-    alive = [r.row for r in [*waiting, *running, *replica.unseen] if not r.ended]
+    coming = [r for r in held_rows if not r.leaving]
+    alive = [r.row for r in [*waiting, *running, *coming, *replica.unseen] if not r.ended]
     ended = [r.row for r in replica.requests if r.outcome is not None]
     arrived = [r.row for r in replica.requests]
     assert sorted(alive + ended) == sorted(arrived), f"{arrived} arrived, {alive} are alive, {ended} ended"
     for r in waiting:
-        assert r.blocks == [], f"row {r.row} waits and holds blocks"
-        assert (r.computed, r.dropped) == (0, 0), f"row {r.row} waits and has computed or dropped something"
-        assert (r.slot, r.stage_row) == (None, None), f"row {r.row} waits and holds something"
+        if not r.host_blocks:
+            assert r.blocks == [], f"row {r.row} waits and holds blocks"
+            assert (r.computed, r.dropped) == (0, 0), f"row {r.row} waits and has computed or dropped something"
+            assert (r.slot, r.stage_row) == (None, None), f"row {r.row} waits and holds something"
     for r in running:
         assert r.computed < r.known <= r.prompt + r.output + r.overrun, f"row {r.row}: {r.computed} of {r.known}"
         assert r.overrun < max(1, config.run_ahead), f"the row {r.row} made {r.overrun} tokens for nobody"
         assert r.ended == (r.outcome is not None), f"row {r.row} runs: {r.outcome}"
         assert not r.decoding or r.known - r.computed == 1, f"row {r.row} decodes, {r.known - r.computed} to compute"
+
+    check_host(replica)
 
 
 def _check_blocks(replica: Replica) -> None:
@@ -43,7 +50,7 @@ def _check_blocks(replica: Replica) -> None:
     config, scheduler = replica.config, replica.scheduler
     pool, pager = scheduler.pool, scheduler.pager
     pool.check()
-    held = {block for r in scheduler.running for block in r.blocks}
+    held = {block for r in [*scheduler.running, *replica.host.held_rows()] for block in r.blocks}
     fenced = [block for one in replica.pipeline.fences for block in one.blocks]
     everything = sorted([*held, *pager.evictable, *pool.free_ids(), *fenced])
     assert everything == list(range(1, config.pool_blocks + 1)), f"blocks lost or in two places: {everything}"
@@ -69,7 +76,7 @@ def _check_sharing(replica: Replica) -> None:
     config, running, pager = replica.config, replica.scheduler.running, replica.scheduler.pager
     size = config.block_size_tokens
     places: dict[int, list[tuple[Request, int]]] = {}
-    for r in running:
+    for r in [*running, *replica.host.held_rows()]:
         for index, block in enumerate(r.blocks):
             places.setdefault(block, []).append((r, index))
     holders = {block: {r for r, _ in found} for block, found in places.items()}
@@ -80,7 +87,7 @@ def _check_sharing(replica: Replica) -> None:
     assert sorted(pager.evictable) == sorted(set(key_of) - set(holders) - fenced), (
         f"evictable are {pager.evictable}, with a key {sorted(key_of)}, held {sorted(holders)}, fenced {sorted(fenced)}"
     )
-    keys = {r: pager.keys(r) for r in running}
+    keys = {r: pager.keys(r) for holding in holders.values() for r in holding}
     for block, found in places.items():
         for r, index in found:
             if len(found) > 1 or block in key_of:
@@ -88,15 +95,18 @@ def _check_sharing(replica: Replica) -> None:
             assert block not in key_of or keys[r][index : index + 1] == [key_of[block]], (
                 f"row {r.row}: block {block} has key {key_of[block]}, the row's keys are {keys[r]}"
             )
-    shared = sum(len(found) - 1 for found in places.values())
-    tokens = sum(left_tokens(config, r) for r in running) - shared * size
-    assert replica.scheduler.used_tokens() == tokens, f"{tokens} tokens are used"
+    beyond_first = [len(holding & set(running)) - 1 for holding in holders.values()]
+    tokens = sum(left_tokens(config, r) for r in running) - sum(max(0, rows) for rows in beyond_first) * size
+    assert used_tokens(replica.scheduler) == tokens, f"{tokens} tokens are used"
 
 
 def check_idle(replica: Replica) -> None:
     """Nothing is planned only when there is nobody to serve, and nothing is left to notice."""
-    left_over = [r.row for r in [*replica.scheduler.running, *replica.scheduler.waiting, *replica.unseen]]
-    assert left_over == [], f"nothing is planned at {replica.now_ns} ns for rows {left_over}"
+    left_over = [r.row for r in [*replica.scheduler.running, *replica.scheduler.waiting, *replica.host.ready]]
+    moving = [r.row for r in replica.host.moving.values()]
+    assert left_over == [] or moving != [], f"nothing is planned at {replica.now_ns} ns for rows {left_over}"
+    assert replica.unseen == [], f"idle, and rows {replica.unseen} are not seen"
+    assert replica.host.link.completed == [], "idle, and a transfer that has completed is not noticed"
     assert replica.pipeline.fences == [], f"idle, and fenced is {replica.pipeline.fences}"
 
 
@@ -192,6 +202,8 @@ def check_drained(replica: Replica) -> None:
     left_over = [r.row for r in scheduler.waiting + scheduler.running]
     assert left_over == [], f"rows {left_over} are left over"
     assert replica.unseen == [], f"rows {replica.unseen} were never seen"
+    assert (replica.host.moving, replica.host.ready) == ({}, []), "somebody still moves"
+    assert replica.host.pool.free() == replica.config.host_blocks, "host blocks leaked"
     left = sorted(scheduler.pool.free_ids() + scheduler.pager.evictable)
     assert left == list(range(1, replica.config.pool_blocks + 1)), "blocks leaked"
     for r in replica.requests:

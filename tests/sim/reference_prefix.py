@@ -61,8 +61,9 @@ class Pager:
         return self.store.free() + len(self.evictable)
 
     def pending_ids(self) -> set[int]:
-        """Blocks that will be free without anybody's doing: those behind a fence."""
-        return self.pipeline.fenced_blocks()
+        """Blocks that will be free without anybody's doing: behind a fence, or held by nobody but who leaves."""
+        left = {block for block, holders in self.holders.items() if all(r.leaving for r in holders)}
+        return self.pipeline.fenced_blocks() | left
 
     def lift_fences(self, *, everything: bool) -> bool:
         """What is not fenced any more joins the free store or the evictable blocks. Whether there was any."""
@@ -143,8 +144,8 @@ class Pager:
             if key not in self.cached and self.key_of(block) is None:
                 self.cached[key] = block
 
-    def release(self, r: Request) -> None:
-        """A row gives back all its blocks, the last logical block first."""
+    def release(self, r: Request, *, at_once: bool = False) -> None:
+        """A row gives back all its blocks, the last logical block first; ``at_once``: past any fence."""
         to_store: list[int] = []
         for block in reversed(r.blocks):
             self.holders[block].remove(r)
@@ -152,12 +153,12 @@ class Pager:
                 continue
             del self.holders[block]
             if self.key_of(block) is not None:
-                self._give_back(block)
+                self._give_back(r, block, at_once=at_once)
             else:
                 to_store.append(block)
         to_store.reverse()  # in logical order again, as the store takes them
         for block in self.store.in_order(to_store, self.config.release_order):
-            self._give_back(block)
+            self._give_back(r, block, at_once=at_once)
         r.blocks = []
 
     def release_reservation(self, r: Request) -> None:
@@ -173,14 +174,17 @@ class Pager:
         block = r.blocks.pop(self.config.summary_blocks)
         r.dropped += 1
         assert self.holders.pop(block) == {r}, f"row {r.row} drops block {block}, which it shares"
-        self._give_back(block)
+        self._give_back(r, block)
 
-    def _give_back(self, block: int) -> None:
-        """Nobody holds this block any more."""
-        if self.pipeline.depth > 0:
+    def _give_back(self, r: Request, block: int, *, at_once: bool = False) -> None:
+        """Nobody holds this block any more, ``r`` was the last."""
+        if self.pipeline.depth > 0 and not at_once:
             self.pipeline.fence((block,), is_run=False)
-        else:
-            self._join(block)
+            return
+        # A row that shared it and has gone may still read it in flight. The page frees it all the same.
+        assert r.row not in self.pipeline.in_flight_readers(block), f"row {r.row} reads block {block} in flight"
+        self.pipeline.forget(block)
+        self._join(block)
 
     def _join(self, block: int) -> None:
         """A block becomes free: with a key the most recently used evictable one, else in the store."""

@@ -65,6 +65,16 @@ class ReferenceConfig:
     layers: int = 1
     # run-ahead
     run_ahead: int = 0  # d: a step is decided while d steps are in flight
+    # host
+    preempt: str = "recompute"  # recompute swap auto
+    host_blocks: int = 0
+    host_overlap: bool = False  # copies are transfers on the link, or else part of the step
+    host_merge: str = "adjacent"  # adjacent none
+    host_segment_ns: float = 0.0
+    host_out_block_ns: float = 0.0
+    host_in_block_ns: float = 0.0
+    host_out_slowdown: float = 1.0  # while the other direction is busy
+    host_in_slowdown: float = 1.0
 
     def __post_init__(self) -> None:
         paged = self.reserve == "paged"
@@ -91,8 +101,20 @@ class ReferenceConfig:
         assert self.capture in ("warm", "first_use"), f"no capture is called {self.capture!r}"
         assert self.batch_sizes == () or self.batch_sizes[-1] <= self.slots, "captured batches are cut at the slots"
         assert 0 <= self.run_ahead <= 2, f"a run-ahead of {self.run_ahead} steps"
+        self._check_host()
         for ladder in (self.buckets_tokens, self.batch_sizes, self.context_buckets_tokens, self.token_sizes):
             assert list(ladder) == sorted(set(ladder)), f"ladder {ladder} does not ascend"
+
+    def _check_host(self) -> None:
+        assert self.preempt in ("recompute", "swap", "auto"), f"nothing is preempted by {self.preempt!r}"
+        assert self.host_merge in ("adjacent", "none"), f"no merge is called {self.host_merge!r}"
+        assert self.host_blocks >= 0, f"{self.host_blocks} host blocks"
+        assert min(self.host_segment_ns, self.host_out_block_ns, self.host_in_block_ns) >= 0, "a copy takes time"
+        assert min(self.host_out_slowdown, self.host_in_slowdown) >= 1, "a busy link is no faster"
+        if self.preempt != "recompute":
+            assert self.host_blocks > 0, "nowhere to swap to"
+            assert self.paged, "a reservation is not swapped"
+            assert not self.far_history, "a row that has forgotten is not swapped"
 
     @property
     def paged(self) -> bool:
@@ -161,6 +183,8 @@ class Request:
     staged_blocks: set[int] | None = None
     ended: bool = False  # its last token is delivered, and its row runs on
     overrun: int = 0  # tokens that the row of an ended request made, for nobody
+    host_blocks: list[int] = field(default_factory=list)  # the copy of its first blocks, once it is swapped out
+    leaving: bool = False  # it waits, and its copy out has not been noticed
 
     outcome: str | None = None
     reason: str | None = None
@@ -226,10 +250,25 @@ class Step:
 
 
 @dataclass(frozen=True)
+class TransferRow:
+    """A transfer on the host link. Absent is None: still in flight, or completed and not noticed."""
+
+    direction: str  # out in
+    row: int
+    blocks: int
+    groups: int
+    alone_ns: int
+    submitted_ns: int
+    completed_ns: int | None
+    noticed_ns: int | None
+
+
+@dataclass(frozen=True)
 class Event:
     """Something that happened to a request: arrive, reject, admit, preempt, first_token, finish.
 
-    Or to its row after that: preempt_ended, release_ended. "admit" is also when a request that waited begins to move.
+    "preempt" by swapping is followed by swap_out. "admit" of a request that was swapped is followed by swap_in; when
+    copies overlap, both are when it begins to move. To the row of an ended request: preempt_ended, release_ended.
     """
 
     time_ns: int
@@ -248,3 +287,6 @@ class ReferenceResult:
     free_blocks: int  # at the end; store and evictable blocks
     cached_blocks: int  # at the end; evictable blocks
     preemptions: int  # of the run: those of ended rows too
+    swaps: int  # preemptions by swapping
+    transfers: list[TransferRow]  # as submitted; none without overlap
+    free_host_blocks: int  # at the end

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from tests.sim.reference_far_history import entries, growth_blocks
+from dataclasses import dataclass
+
+from tests.sim.reference_far_history import growth_blocks
+from tests.sim.reference_host import Host
+from tests.sim.reference_link import OUT
 from tests.sim.reference_plan import Planned
 from tests.sim.reference_prefix import NO_HIT, Hit, Pager
 from tests.sim.reference_records import Event, ReferenceConfig, Request
@@ -13,13 +17,26 @@ from tests.sim.reference_runs import RunStore, new_store
 INFINITE_TOKENS = 1 << 60
 
 
+@dataclass(frozen=True)
+class Entry:
+    """What the admission of a request would be now."""
+
+    hit: Hit
+    computed: int
+    tokens: int  # n
+    want: int  # blocks
+    swapped: bool  # it comes in from the host
+    moves: bool  # it is not in this step: it joins when its copy has been noticed
+
+
 class Scheduler:
     """Waiting, running, and the blocks, slots and stage rows that running requests hold."""
 
-    def __init__(self, config: ReferenceConfig, events: list[Event], pipeline: Pipeline) -> None:
+    def __init__(self, config: ReferenceConfig, events: list[Event], pipeline: Pipeline, host: Host) -> None:
         self.config = config
         self.events = events
         self.pipeline = pipeline
+        self.host = host
         self.pool = new_store(config.placement, config.pool_blocks, config.extent_blocks)
         self.pager = Pager(config, self.pool, pipeline)
         self.waiting: list[Request] = []
@@ -33,14 +50,18 @@ class Scheduler:
         self.copied_blocks = 0
         self.blocks_freed = 0
 
-    def decide(self, now_ns: int) -> tuple[Planned, bool]:
-        """Plan a step, or nothing: once. Also whether anybody was preempted."""
+    def decide(self, now_ns: int, *, again: bool) -> tuple[Planned, bool]:
+        """Plan a step, or nothing: once. Also whether anybody was preempted.
+
+        ``again``: this decision has preempted before, and nothing was planned.
+        """
         self.now_ns = now_ns
         self.held_up = []
         if not self.running:
             self.batch_open = True
-        decide_once = self._decide_separate if self.config.prefill == "separate" else self._decide_chunked
-        planned, preempted = decide_once()
+        planned, preempted = (
+            self._decide_separate(again) if self.config.prefill == "separate" else self._decide_chunked()
+        )
         if any(r.decoding for r, _ in planned):
             self.batch_open = False
         return planned, preempted
@@ -50,39 +71,48 @@ class Scheduler:
         config = self.config
         budget = INFINITE_TOKENS if config.prefill == "none" else config.token_budget
         planned, left, preempted = self._serve_running(budget)
-        if preempted or self.held_up or not self._may_refill():
-            return planned, preempted
-        while self.waiting and left > 0 and len(self.running) < config.slots:
-            r = self._first_waiting()
-            hit = self.pager.find(r)
-            computed = r.known - 1 if config.prefill == "none" else hit.computed
-            n = min(r.known - computed, left)
-            want = self._want(r, computed + n)
-            if not self._fits(r, want, hit):
-                break
-            self._admit(r, want, hit, computed)
+        while self.host.ready and left > 0 and not self.held_up:
+            r = self._join()
+            n = min(r.known - r.computed, left)
             planned.append((r, n))
             left -= n
+        if preempted or self.held_up or not self._may_refill():
+            return planned, preempted
+        while self.waiting and left > 0 and self._has_slot():
+            r = self._first_waiting()
+            if r.leaving:
+                break
+            entry = self._entry(r, left)
+            if not self._fits(r, entry):
+                break
+            self._admit(r, entry)
+            if not entry.moves:
+                planned.append((r, entry.tokens))
+                left -= entry.tokens
         return planned, preempted
 
-    def _decide_separate(self) -> tuple[Planned, bool]:
-        """`separate`: a step of whole prefills, else a decode step."""
-        config = self.config
+    def _decide_separate(self, again: bool) -> tuple[Planned, bool]:
+        """`separate`: a step of whole prefills, else a decode step.
+
+        Who was swapped comes in before the running rows grow, and is no step by itself. So it does not come in
+        ``again``: it would take what was freed for a running row, be preempted for it, and come in for ever.
+        """
         if self._may_refill():
             admitted: Planned = []
-            tokens = 0
-            while self.waiting and len(self.running) < config.slots:
+            while self.host.ready:
+                self._join()
+            while self.waiting and self._has_slot():
                 r = self._first_waiting()
-                hit = self.pager.find(r)
-                n = r.known - hit.computed
-                if admitted and tokens + n > config.token_budget:
+                if r.leaving or (r.host_blocks and again and self.running):
                     break
-                want = self._want(r, r.known)
-                if not self._fits(r, want, hit):
+                entry = self._entry(r, INFINITE_TOKENS)
+                prefills = not entry.swapped  # who comes in decodes, so nothing of it counts against the budget
+                tokens = sum(n for _, n in admitted) + entry.tokens * prefills
+                if (admitted and tokens > self.config.token_budget) or not self._fits(r, entry):
                     break
-                self._admit(r, want, hit, hit.computed)
-                admitted.append((r, n))
-                tokens += n
+                self._admit(r, entry)
+                if prefills:
+                    admitted.append((r, entry.tokens))
             if admitted:
                 return admitted, False
         planned, _, preempted = self._serve_running(INFINITE_TOKENS)
@@ -162,6 +192,20 @@ class Scheduler:
     def _may_refill(self) -> bool:
         return self.config.refill == "continuous" or self.batch_open
 
+    def _has_slot(self) -> bool:
+        """Whether there is room for one more; who moves or is ready holds a stage row and will need a batch row."""
+        return len(self.running) + len(self.host.held_rows()) < self.config.slots
+
+    def _entry(self, r: Request, left: int) -> Entry:
+        """What an admission of ``r`` would be, with ``left`` tokens of the budget. Changes nothing."""
+        config = self.config
+        if r.host_blocks:
+            return Entry(NO_HIT, r.computed, 1, config.blocks(r.known), swapped=True, moves=config.host_overlap)
+        hit = self.pager.find(r)
+        computed = r.known - 1 if config.prefill == "none" else hit.computed
+        n = min(r.known - computed, left)
+        return Entry(hit, computed, n, self._want(r, computed + n), swapped=False, moves=False)
+
     def _want(self, r: Request, first_chunk_end: int) -> int:
         """Blocks that an admission takes."""
         if r.reservation_tokens is not None:
@@ -170,11 +214,11 @@ class Scheduler:
             return self.config.blocks(first_chunk_end)
         return self.config.most(r.known)
 
-    def _fits(self, r: Request, want: int, hit: Hit) -> bool:
-        margin = self.config.watermark_blocks if self.running else 0
-        if want - len(hit.blocks) > self.pager.free() - hit.evictable - margin:
+    def _fits(self, r: Request, entry: Entry) -> bool:
+        margin = self.config.watermark_blocks if self.running or self.host.held_rows() else 0
+        if entry.want - len(entry.hit.blocks) > self.pager.free() - entry.hit.evictable - margin:
             return False
-        return r.reservation_tokens is None or self._has_run(want)
+        return r.reservation_tokens is None or self._has_run(entry.want)
 
     def _has_run(self, want: int) -> bool:
         """Whether one run of ``want`` blocks is free, found by looking at every free id.
@@ -186,31 +230,59 @@ class Scheduler:
         starts = range(1, self.config.pool_blocks + 1, step)
         return any(all(start + offset in free for offset in range(want)) for start in starts)
 
-    def _admit(self, r: Request, want: int, hit: Hit, computed: int) -> None:
+    def _admit(self, r: Request, entry: Entry) -> None:
         self.waiting.remove(r)
-        stage_rows = {other.stage_row for other in self.running}
-        r.slot = self.lowest_free_slot()
+        stage_rows = {other.stage_row for other in [*self.running, *self.host.held_rows()]}
         r.stage_row = min(row for row in range(self.config.slots) if row not in stage_rows)
-        self.running.append(r)
+        if not entry.moves:
+            r.slot = self.lowest_free_slot()
+            self.running.append(r)
         if r.reservation_tokens is None:
-            self.pager.share(r, hit)
-            self.blocks_taken += len(hit.blocks)
-            self._take(r, want - len(hit.blocks))
-            self.copied_blocks += hit.copies_tail
+            self.pager.share(r, entry.hit)
+            self.blocks_taken += len(entry.hit.blocks)
+            self._take(r, entry.want - len(entry.hit.blocks))
+            self.copied_blocks += entry.hit.copies_tail
         else:
-            assert hit == NO_HIT, f"row {r.row} has a reservation and shares {hit.blocks}"
+            assert entry.hit == NO_HIT, f"row {r.row} has a reservation and shares {entry.hit.blocks}"
             self.pager.reserve(r, self.config.blocks(r.reservation_tokens))
-            assert len(r.blocks) == want, f"row {r.row} wants {want} blocks and was given {len(r.blocks)}"
-            self.blocks_taken += want
-        r.computed = computed
-        hit_tokens = computed
+            assert len(r.blocks) == entry.want, f"row {r.row} wants {entry.want} blocks and was given {len(r.blocks)}"
+            self.blocks_taken += entry.want
+        r.computed = entry.computed
+        if entry.swapped:
+            r.decoding = True
+            self._count_admission(r, 0)
+            self.host.bring_in(r, self.now_ns)
+            self.events.append(Event(self.now_ns, "swap_in", r.row))
+            return
+        hit_tokens = entry.computed
         if self.config.prefill == "none":
             r.decoding = True
             if r.reservation_tokens is None:
-                r.dropped = self.config.blocks(r.known) - want  # far history: these never were
-            hit_tokens = len(hit.blocks) * self.config.block_size_tokens
-            self.pager.give_keys(r, len(hit.blocks), computed // self.config.block_size_tokens)
+                r.dropped = self.config.blocks(r.known) - entry.want  # far history: these never were
+            hit_tokens = len(entry.hit.blocks) * self.config.block_size_tokens
+            self.pager.give_keys(r, len(entry.hit.blocks), entry.computed // self.config.block_size_tokens)
         self._count_admission(r, hit_tokens)
+
+    def _join(self) -> Request:
+        """The first of the ready requests joins running."""
+        r = self.host.ready.pop(0)
+        r.slot = self.lowest_free_slot()
+        self.running.append(r)
+        return r
+
+    def notice(self, horizon_ns: int, now_ns: int) -> bool:
+        """Who moved has left or come in, as far as the horizon shows. Whether there was anybody."""
+        noticed = self.host.notice(horizon_ns, now_ns)
+        for direction, r in noticed:
+            if direction == OUT:
+                r.leaving = False
+                self.blocks_freed += len(r.blocks)
+                self.pager.release(r, at_once=True)
+                r.stage_row = None
+            else:
+                self.host.came_in(r)
+                self.host.ready.append(r)
+        return noticed != []
 
     def _count_admission(self, r: Request, hit_tokens: int) -> None:
         """Section 5, Counts: a first hit is a hit; a later one undoes part of what the last preemption lost."""
@@ -233,11 +305,28 @@ class Scheduler:
             self.events.append(Event(self.now_ns, "preempt_ended", victim.row))
             return
         victim.preemptions += 1
-        victim.recomputed_tokens += victim.computed
-        victim.lost_tokens = victim.computed
-        self.remove(victim)
-        self.waiting.insert(0, victim)  # with an order, the place in the list means nothing
         self.events.append(Event(self.now_ns, "preempt", victim.row))
+        if self.host.may_swap(victim):
+            self._swap_out(victim)
+        else:
+            victim.recomputed_tokens += victim.computed
+            victim.lost_tokens = victim.computed
+            self.remove(victim)
+        self.waiting.insert(0, victim)  # with an order, the place in the list means nothing
+
+    def _swap_out(self, victim: Request) -> None:
+        """Its entries go to the host. With overlap its blocks and its stage row stay until that has been noticed."""
+        computed = victim.computed
+        self.host.send_out(victim, self.now_ns)
+        self.events.append(Event(self.now_ns, "swap_out", victim.row))
+        if victim.leaving:
+            self.running.remove(victim)
+            victim.slot = victim.staged_blocks = None
+            victim.decoding = False
+        else:
+            self.remove(victim)
+        victim.computed = computed
+        victim.lost_tokens = 0
 
     def remove(self, r: Request) -> None:
         """Out of running. Blocks, slot and stage row are returned; only blocks with a key keep what was in them."""
@@ -257,6 +346,7 @@ class Scheduler:
             "copied_blocks": self.copied_blocks,
             "blocks_taken": self.blocks_taken,
             "blocks_freed": self.blocks_freed,
+            **self.host.take_counts(),
         }
         self.copied_blocks = self.blocks_taken = self.blocks_freed = 0
         return counts
@@ -274,23 +364,6 @@ class Scheduler:
             highest.slot = self.lowest_free_slot()
             moves += 1
         return moves
-
-    def reserved_blocks(self) -> int:
-        """Section 7: capacity promised to the running requests."""
-        if self.config.paged:
-            return self.allocated_blocks()
-        return sum(self.config.blocks(r.reservation_tokens) for r in self.running if r.reservation_tokens is not None)
-
-    def allocated_blocks(self) -> int:
-        """Section 7: blocks held, each counted once however many rows share it."""
-        return len({block for r in self.running for block in r.blocks})
-
-    def used_tokens(self) -> int:
-        """Section 7: entries that are written, counted block by block; those of a shared block count once."""
-        written: dict[int, int] = {}
-        for r in self.running:
-            written |= entries(self.config, r)
-        return sum(written.values())
 
     def _runs(self) -> RunStore:
         assert isinstance(self.pool, RunStore)

@@ -9,6 +9,7 @@ are drawn token by token (prompt_tree.py), so that equal ids are equal prefixes 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
@@ -60,18 +61,25 @@ class StepCost:
         )
 
 
-def random_case(seed: int, rows: int | None = None, *, far_history: bool = False, run_ahead: bool = False) -> Case:
+def random_case(
+    seed: int, rows: int | None = None, *, far_history: bool = False, run_ahead: bool = False, host: bool = False
+) -> Case:
     """The case of a seed; ``rows`` as drawn, 1 to MAX_ROWS, unless given. Each part that is named: one that has it."""
+    assert not (far_history and host), "a row that has forgotten is not swapped"
     rng = random.Random(seed)
     config = random_config(rng)
-    while far_history and not _may_forget(config):
+    while (far_history and not _may_forget(config)) or (host and not (config.paged and config.slots > 2)):
         config = random_config(rng)
-    if far_history or (_may_forget(config) and rng.random() < 0.35):
+    if far_history or (not host and _may_forget(config) and rng.random() < 0.35):
         config = _with_far_history(rng, config)
     if run_ahead:
         config = replace(config, run_ahead=random.Random(f"run-ahead {seed}").randint(1, 2))
+    if host:
+        config = _with_host(random.Random(f"host {seed}"), config)
     step_cost = random_step_cost(rng)
     drawn = rng.choice((rng.randint(1, 3), rng.randint(4, 12), rng.randint(13, MAX_ROWS)))
+    if host:  # who is alone has nobody to make room for
+        drawn = max(drawn, 6)
     return Case(seed, config, random_trace(rng, config, drawn if rows is None else rows), step_cost)
 
 
@@ -270,6 +278,37 @@ def _with_far_history(rng: random.Random, config: ReferenceConfig) -> ReferenceC
     )
 
 
+def _with_host(rng: random.Random, config: ReferenceConfig) -> ReferenceConfig:
+    """Swapping, over a link that moves a block in a fraction of a step or in many; mostly in a small pool.
+
+    The host holds from one block to more than ever comes.
+    """
+    pool_blocks, limit, size = config.pool_blocks, config.limit_tokens, config.block_size_tokens
+    if rng.random() < 0.85:  # a request has most of it, or one of several
+        pool_blocks = rng.randint(4, max(6, 48 // size))
+        limit = max(2, pool_blocks * size // rng.choice((1, 1, 2)) + rng.randint(-1, 3))
+    contexts = config.context_buckets_tokens
+    if contexts:
+        contexts = (*(c for c in contexts if c < limit), limit)
+    block_ns = rng.choice((0, rng.uniform(0, TICK_NS), rng.uniform(0, 10 * TICK_NS), TICK_NS, 2 * TICK_NS))
+    return replace(
+        config,
+        pool_blocks=pool_blocks,
+        limit_tokens=limit,
+        context_buckets_tokens=contexts,
+        watermark_blocks=min(config.watermark_blocks, pool_blocks // 4),
+        preempt=rng.choice(("swap", "swap", "auto")),
+        host_blocks=rng.choice((rng.randint(1, pool_blocks), 4 * pool_blocks)),
+        host_overlap=rng.random() < 0.6,
+        host_merge=rng.choice(("adjacent", "adjacent", "none")),
+        host_segment_ns=rng.choice((0.0, float(TICK_NS), rng.uniform(0, TICK_NS))),
+        host_out_block_ns=float(block_ns),
+        host_in_block_ns=float(rng.choice((block_ns, rng.uniform(0, 4 * TICK_NS)))),
+        host_out_slowdown=rng.choice((1.0, rng.uniform(1, 3))),
+        host_in_slowdown=rng.choice((1.0, 2.0, rng.uniform(1, 3))),
+    )
+
+
 def random_trace(rng: random.Random, config: ReferenceConfig, rows: int) -> list[Arrival]:
     """``rows`` requests, arrivals ascending from 0. Every row can be read by ``config`` (no input errors)."""
     burst_ns = TICK_NS * rng.choice((0, 1, 1, 4, 20))
@@ -321,6 +360,16 @@ def _declared(rng: random.Random, config: ReferenceConfig, output: int) -> int |
     if not must and rng.random() < 0.4:
         return None
     return max(1, output + rng.choice((-1, 0, 0, 1, 7, 2 * config.limit_tokens)))
+
+
+def moves_if_cheaper(case: Case) -> Callable[[int, int, int], bool]:
+    """An answer to "costs no more" that depends on all that it is asked with, and differs from case to case."""
+    odd = case.seed % 5
+
+    def answer(tokens: int, runs: int, blocks: int) -> bool:
+        return (tokens + 2 * runs + 3 * blocks + odd) % 3 > 0
+
+    return answer
 
 
 def constant(duration_ns: int) -> StepNs:

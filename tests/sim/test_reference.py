@@ -226,7 +226,7 @@ def test_integers_of_a_mixed_step() -> None:
         "prefill_pairs": 6 * 4 + 21, "sampled_rows": 2, "launch_kind": 2, "padded_rows": 2, "dense_tokens": 8,
         "context_bucket": 0, "read_tokens": 9, "groups": 0, "moved_blocks": 0, "needed_tokens": 0, "segments": 0,
         "rounds": 0, "copied_blocks": 0, "captured": 0, "ended_rows": 0, "follows": 0, "blocks_taken": 1,
-        "blocks_freed": 0,
+        "blocks_freed": 0, "host_out_blocks": 0, "host_out_groups": 0, "host_in_blocks": 0, "host_in_groups": 0,
     }  # fmt: skip
     assert (decode["launch_kind"], decode["padded_rows"], decode["dense_tokens"]) == (1, 4, 4)
     assert (decode["context_bucket"], decode["read_tokens"], decode["blocks_freed"]) == (64, 10, 10)

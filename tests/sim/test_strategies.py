@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.sim.reference import ReferenceResult, Step, simulate
-from tests.sim.strategies import Case, cases, horizons, random_case
+from tests.sim.strategies import Case, cases, horizons, moves_if_cheaper, random_case
 
 
 def test_a_seed_is_a_case_and_a_case_is_a_result() -> None:
@@ -171,7 +171,68 @@ def test_random_cases_with_run_ahead_are_of_every_kind() -> None:
     assert seen == {f"{d}: {kind}" for d in (1, 2) for kind in kinds} | policies
 
 
-@given(cases(max_rows=12), cases(max_rows=12, run_ahead=True), st.booleans(), st.data())
+def swapping_seen(case: Case, result: ReferenceResult) -> set[str]:
+    """What a case shows of swapping."""
+    config = case.config
+    kinds = [(event.kind, event.row) for event in result.events]
+    swapped = {event.row for event in result.events if event.kind == "swap_out"}
+    seen = {kind for kind, _ in kinds if kind in ("swap_out", "swap_in")}
+    seen |= {"swapped twice" for row in swapped if kinds.count(("swap_out", row)) > 1}
+    preempted = sum(r.preemptions for r in result.requests)
+    seen |= {"computed again beside"} if preempted > result.swaps > 0 else set()
+    for step in result.steps:
+        plan = step.plan
+        seen |= {"out and in in one step"} if plan["host_out_blocks"] and plan["host_in_blocks"] else set()
+        seen |= {"scattered"} if 1 < plan["host_out_groups"] < plan["host_out_blocks"] else set()
+        seen |= {"none merged"} if config.host_merge == "none" and plan["host_out_blocks"] > 1 else set()
+        seen |= {"waits for who leaves"} if step.held_up and not config.run_ahead else set()
+        seen |= {"pending"} if step.pending_blocks and not config.run_ahead else set()
+        seen |= {"with delta staging"} if config.staging == "delta" and plan["host_in_blocks"] else set()
+        seen |= {"comes in beside a prompt"} if plan["host_in_blocks"] and plan["prefill_rows"] else set()
+    starts = [step.start_ns for step in result.steps]
+    for t in result.transfers:
+        assert t.completed_ns is not None
+        assert t.noticed_ns is not None
+        seen |= {"noticed late"} if t.noticed_ns > t.completed_ns else set()
+        seen |= {"idle until it was complete"} if t.noticed_ns == t.completed_ns else set()
+        others = [o for o in result.transfers if o is not t and o.submitted_ns < t.completed_ns]
+        others = [o for o in others if o.completed_ns is not None and o.completed_ns > t.submitted_ns]
+        seen |= {"shares" if o.direction == t.direction else "both directions at once" for o in others}
+        taken = t.completed_ns - t.submitted_ns
+        seen |= (
+            {"slowed down"}
+            if others and all(o.direction != t.direction for o in others) and taken > t.alone_ns
+            else set()
+        )
+        seen |= {"on the link for steps"} if sum(t.submitted_ns < at < t.completed_ns for at in starts) > 1 else set()
+    seen |= {"with sharing"} if config.prefix_sharing and swapped else set()
+    mode = f"{config.prefill}, {'overlapped' if config.host_overlap else 'series'}"
+    return seen | ({f"{config.preempt}, {mode}"} if swapped else set())
+
+
+def test_random_cases_with_a_host_are_of_every_kind() -> None:
+    """Alone and ahead. Nothing moves but by swapping."""
+    both: dict[bool, set[str]] = {}
+    for run_ahead in (False, True):
+        seen = both.setdefault(run_ahead, set())
+        for seed in range(400):
+            case = random_case(seed, host=True, run_ahead=run_ahead)
+            cheaper = moves_if_cheaper(case)
+            result = simulate(case.config, case.arrivals, case.step_cost, swap_is_cheaper=cheaper)
+            seen |= swapping_seen(case, result)
+    kinds = {
+        "swap_out", "swap_in", "swapped twice", "computed again beside", "out and in in one step", "scattered",
+        "none merged", "with delta staging", "comes in beside a prompt", "noticed late", "idle until it was complete",
+        "shares", "both directions at once", "slowed down", "on the link for steps", "with sharing",
+    }  # fmt: skip
+    kinds |= {
+        f"{preempt}, {prefill}, {how}" for preempt in ("swap", "auto") for prefill in ("none", "chunked", "separate")
+        for how in ("series", "overlapped")
+    }  # fmt: skip
+    assert both == {False: kinds | {"pending", "waits for who leaves"}, True: kinds}
+
+
+@given(cases(max_rows=12), cases(max_rows=12, run_ahead=True, host=True), st.booleans(), st.data())
 @settings(max_examples=60)
 def test_a_stop_cuts_a_replay_short_and_changes_nothing_before(
     case: Case, ahead: Case, is_ahead: bool, data: st.DataObject
