@@ -2,8 +2,9 @@
 
 It is the oracle of the compiled decision core and shares nothing with it: plain objects and lists, loops that search,
 nothing incremental. What a step costs is a function that is passed in. Its parts follow the page: arrivals (section 1)
-in reference_arrivals.py, the decision (3) in reference_scheduler.py, reference_run_ahead.py, reference_host.py and
-reference_link.py, blocks (5) in reference_pool.py and reference_runs.py, prefix sharing and far history (5) in
+in reference_arrivals.py, the decision (3) in reference_scheduler.py with reference_admission.py and reference_queue.py,
+run-ahead, swapping and the link (3) in reference_run_ahead.py, reference_host.py and reference_link.py, blocks (5) in
+reference_pool.py, reference_runs.py and reference_host_pool.py, prefix sharing and far history (5) in
 reference_prefix.py and reference_far_history.py, the plan (6) in reference_plan.py, memory (7) in reference_memory.py;
 the clock and the end of a step (2, 4) are here. Every state is checked (reference_checks.py).
 Left out: what a step costs, windows and summaries.
@@ -24,7 +25,7 @@ from tests.sim.reference_checks import (
     check_staging,
     check_state,
 )
-from tests.sim.reference_host import Host, SwapIsCheaper
+from tests.sim.reference_host import Host, LoadIsCheaper, SwapIsCheaper
 from tests.sim.reference_memory import allocated_blocks, reserved_blocks, used_tokens
 from tests.sim.reference_plan import GRAPH, Planned, Shape, plan_integers, transfer_groups
 from tests.sim.reference_records import (
@@ -57,6 +58,7 @@ def simulate(
     step_ns: StepNs,
     *,
     swap_is_cheaper: SwapIsCheaper = always,
+    load_is_cheaper: LoadIsCheaper = always,
     until_ns: int | None = None,
     tables: bool = False,
 ) -> ReferenceResult:
@@ -64,10 +66,10 @@ def simulate(
 
     With ``until_ns`` whatever happens at or before it happens, decisions only before it; requests that had arrived and
     not ended are reported as unfinished, those that had not arrived are not reported. ``tables`` keeps the block
-    tables of each step. ``swap_is_cheaper`` is asked with `preempt = auto`. Raises ReferenceInputError for a request
-    that the configuration refuses, AssertionError when an invariant is broken.
+    tables of each step. ``swap_is_cheaper`` is asked with `preempt = auto`, ``load_is_cheaper`` with offload. Raises
+    ReferenceInputError for a request that the configuration refuses, AssertionError when an invariant is broken.
     """
-    replica = Replica(config, arrivals, step_ns, Host(config, swap_is_cheaper), tables=tables)
+    replica = Replica(config, arrivals, step_ns, Host(config, swap_is_cheaper, load_is_cheaper), tables=tables)
     replica.run(until_ns)
     return replica.result()
 
@@ -302,6 +304,8 @@ class Replica:
             cached_blocks=len(self.scheduler.pager.evictable),
             preemptions=self.scheduler.preemptions,
             swaps=self.host.swaps,
+            offloaded_blocks=self.host.offloaded_blocks,
+            loaded_blocks=self.host.loaded_blocks,
             transfers=[
                 TransferRow(
                     t.direction, t.row, t.blocks, t.groups, t.alone_ns, t.submitted_ns, t.completed_ns, t.noticed_ns
@@ -309,4 +313,5 @@ class Replica:
                 for t in self.host.link.all
             ],
             free_host_blocks=self.host.pool.free(),
+            cached_host_blocks=len(self.host.pool.evictable),
         )

@@ -67,7 +67,7 @@ def check_planned(config: ReferenceConfig, r: Request, n: int) -> None:
     """
     size = config.block_size_tokens
     ever = config.blocks(r.computed + n)
-    if not r.decoding and config.admission == "full_prompt":
+    if not r.decoding and r.takes_all:
         ever = max(ever, config.most(r.known))
     assert len(r.blocks) == ever - r.dropped, f"row {r.row} holds {r.blocks}, {ever} - {r.dropped} blocks are due"
     written = range(r.computed // size, config.blocks(r.computed + n))

@@ -1,8 +1,8 @@
-"""The reference's host: its pool, and what is copied to it and from it; literal from docs/semantics.md section 3.
+"""The reference's host: what is copied to it and from it; literal from docs/semantics.md sections 3 and 5.
 
 A copy is done before the step that is planned next, or is a transfer on the link (`overlap`); who moves then is in
 ``moving``, and in ``ready`` once it has come in and may join. Which requests move, and what they hold on the device,
-is the scheduler's.
+is the scheduler's. The host's blocks are in reference_host_pool.py.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
+from tests.sim.reference_host_pool import HostPool
 from tests.sim.reference_link import IN, OUT, Link
-from tests.sim.reference_pool import PoolExhaustedError
 from tests.sim.reference_records import ReferenceConfig, Request
-from tests.sim.reference_runs import ContiguousStore
+
+#: Whether loading blocks costs no more than computing them: from the tokens before them, theirs, and the blocks.
+LoadIsCheaper = Callable[[int, int, int], bool]
 
 #: Whether moving a row out and in costs no more than computing it again: from its computed tokens, the runs of its
 #: first blocks on the device, and those blocks.
@@ -35,45 +37,18 @@ def runs_of(blocks: Sequence[int]) -> int:
     return len(breaks) + (len(blocks) > 0)
 
 
-class HostPool:
-    """The host's blocks: free, or a copy of a request that was swapped out. Ids from 1, placed like `contiguous`."""
-
-    def __init__(self, blocks: int) -> None:
-        self.blocks = blocks
-        self.store = ContiguousStore(blocks)
-        if blocks == 0:
-            self.store.extents = []
-
-    def free(self) -> int:
-        """Blocks that a copy can be given."""
-        return self.store.free()
-
-    def take(self, count: int) -> list[int]:
-        """``count`` blocks, as growth of a request that holds none."""
-        if count > self.free():
-            raise PoolExhaustedError(f"{count} host blocks asked for, {self.free()} are free")
-        return self.store.grow(None, count)
-
-    def release(self, blocks: list[int]) -> None:
-        """Blocks of a copy that has come in."""
-        self.store.release(blocks)
-
-    def check(self) -> None:
-        """Assert what the pool promises about its free blocks."""
-        self.store.check()
-
-
 class Host:
     """The pool, the link, who moves, and the counts of section 6."""
 
-    def __init__(self, config: ReferenceConfig, swap_is_cheaper: SwapIsCheaper) -> None:
+    def __init__(self, config: ReferenceConfig, swap_is_cheaper: SwapIsCheaper, load_is_cheaper: LoadIsCheaper) -> None:
         self.config = config
         self.swap_is_cheaper = swap_is_cheaper
+        self.load_is_cheaper = load_is_cheaper
         self.pool = HostPool(config.host_blocks)
         self.link = Link(config)
         self.moving: dict[int, Request] = {}  # by the number of the transfer: leaving, or coming in
         self.ready: list[Request] = []  # in the order in which they were noticed
-        self.swaps = 0
+        self.swaps = self.loaded_blocks = self.offloaded_blocks = 0
         self.counts = self._no_counts()
 
     def may_swap(self, r: Request) -> bool:
@@ -99,13 +74,41 @@ class Host:
         count = len(r.host_blocks)
         assert count == self.config.blocks(r.computed) <= len(r.blocks), f"row {r.row} comes in to {r.blocks}"
         self._copy(IN, r, r.host_blocks, r.blocks[:count], now_ns, overlap=self.config.host_overlap)
-        if not self.config.host_overlap:
-            self.came_in(r)
 
     def came_in(self, r: Request) -> None:
-        """The copy is done: the host's blocks are given back."""
+        """The copy is done: of a swapped request the host's blocks are given back, what was loaded may be evicted."""
         self.pool.release(r.host_blocks)
-        r.host_blocks = []
+        self.pool.let_go(r.loading)
+        r.host_blocks, r.loading = [], []
+
+    def keep(self, evicted: list[tuple[int, int]]) -> None:
+        """Offload: the blocks that one taking has evicted, and their keys. The copies are part of the step."""
+        kept = self.pool.keep(sorted(evicted))
+        self.offloaded_blocks += len(kept)
+        self._count(OUT, [block for block, _ in kept], [host_block for _, host_block in kept])
+
+    def find_load(self, r: Request, keys: list[int], start: int) -> tuple[int, ...]:
+        """Host blocks of the keys that follow the first ``start`` blocks of a row, if they are to be loaded."""
+        config = self.config
+        if not config.offload or config.prefill == "none":
+            return ()
+        size = config.block_size_tokens
+        found: list[int] = []
+        for key in keys[start : max(start, (r.known - 1) // size)]:
+            if key not in self.pool.cached:
+                break
+            found.append(self.pool.cached[key])
+        if not found or not self.load_is_cheaper(start * size, len(found) * size, len(found)):
+            return ()
+        return tuple(found)
+
+    def load(self, r: Request, load: tuple[int, ...], now_ns: int) -> None:
+        """Copy held host blocks to a row's own, the last of those that it has computed."""
+        end = r.computed // self.config.block_size_tokens
+        r.loading = list(load)
+        self.loaded_blocks += len(load)
+        targets = r.blocks[end - len(load) : end]
+        self._copy(IN, r, r.loading, targets, now_ns, overlap=self.config.host_overlap)
 
     def held_rows(self) -> list[Request]:
         """Who holds device blocks and a stage row without running."""
@@ -124,12 +127,16 @@ class Host:
     def _copy(
         self, direction: str, r: Request, sources: list[int], targets: list[int], now_ns: int, *, overlap: bool
     ) -> None:
-        groups = groups_of(self.config, sources, targets)
-        self.counts[f"host_{direction}_blocks"] += len(sources)
-        self.counts[f"host_{direction}_groups"] += groups
+        groups = self._count(direction, sources, targets)
         if overlap:
             transfer = self.link.submit(direction, r.row, groups=groups, blocks=len(sources), now_ns=now_ns)
             self.moving[transfer.number] = r
+
+    def _count(self, direction: str, sources: list[int], targets: list[int]) -> int:
+        groups = groups_of(self.config, sources, targets)
+        self.counts[f"host_{direction}_blocks"] += len(sources)
+        self.counts[f"host_{direction}_groups"] += groups
+        return groups
 
     @staticmethod
     def _no_counts() -> dict[str, int]:

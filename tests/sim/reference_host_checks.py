@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
+
+from tests.sim.reference_records import Request
 
 if TYPE_CHECKING:
     from tests.sim.reference import Replica
@@ -12,11 +15,14 @@ def check_host(replica: Replica) -> None:
     """Host blocks are each in one place; a copy has what its request has computed; who moves has a transfer."""
     config, host = replica.config, replica.host
     copied = [block for r in replica.requests for block in r.host_blocks]
-    everything = sorted([*copied, *host.pool.store.free_ids()])
+    everything = sorted([*copied, *host.pool.cached.values(), *host.pool.store.free_ids()])
     assert everything == list(range(1, config.host_blocks + 1)), f"host blocks lost or in two places: {everything}"
     host.pool.check()
+    loading = Counter(block for r in replica.requests for block in r.loading)
+    assert loading == host.pool.loads, f"loading are {loading}, held are {host.pool.loads}"
     waiting, moving = replica.scheduler.waiting, list(host.moving.values())
     for r in replica.requests:
+        _check_loading(replica, r)
         if not r.host_blocks:
             assert not r.leaving, f"row {r.row} leaves without a copy"
             continue
@@ -40,3 +46,17 @@ def check_host(replica: Replica) -> None:
     assert sorted(host.moving) == under_way, f"under way are transfers {under_way}, requests move by {host.moving}"
     if not config.host_overlap:
         assert host.link.all == [], "copies are part of the step, and one is on the link"
+
+
+def _check_loading(replica: Replica, r: Request) -> None:
+    """Who loads moves, and its blocks are not found before the copy has been noticed."""
+    if not r.loading:
+        return
+    assert r in replica.host.moving.values(), f"row {r.row} loads and does not move"
+    assert not r.leaving, f"row {r.row} loads and leaves"
+    assert not r.host_blocks, f"row {r.row} loads and was swapped"
+    assert r.computed % replica.config.block_size_tokens == 0, f"row {r.row} loads a part of a block"
+    end = r.computed // replica.config.block_size_tokens
+    for block in r.blocks[end - len(r.loading) : end]:
+        assert replica.scheduler.pager.holders[block] == {r}, f"row {r.row} loads to block {block}, which it shares"
+        assert replica.scheduler.pager.key_of(block) is None, f"row {r.row} loads to block {block}, which has a key"

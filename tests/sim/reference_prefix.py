@@ -6,6 +6,7 @@ down to taking from the free store and releasing to it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tests.sim.reference_pool import PoolExhaustedError, Store
@@ -55,6 +56,8 @@ class Pager:
         self.holders: dict[int, set[Request]] = {}
         self.cached: dict[int, int] = {}
         self.evictable: list[int] = []
+        #: Offload: told the (block, key) that one taking of blocks has evicted, before the blocks are given out.
+        self.keep_evicted: Callable[[list[tuple[int, int]]], None] | None = None
 
     def free(self) -> int:
         """What section 3 calls free: blocks in the store and evictable ones."""
@@ -112,12 +115,16 @@ class Pager:
         """``count`` new blocks for a row; evicts while the store has fewer. What does not fit changes nothing."""
         if count > self.free():
             raise PoolExhaustedError(f"row {r.row} takes {count} blocks, {self.free()} are free or evictable")
+        evicted: list[tuple[int, int]] = []
         while self.store.free() < count:
             block = self.evictable.pop(0)
             key = self.key_of(block)
             assert key is not None, f"evictable block {block} has no key"
             del self.cached[key]
             self.store.release_one(block)
+            evicted.append((block, key))
+        if evicted and self.keep_evicted is not None:
+            self.keep_evicted(evicted)
         for block in self.store.grow(r.blocks[-1] if r.blocks else None, count):
             self.check_given_out(block)
             self._hold(r, block)

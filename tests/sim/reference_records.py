@@ -70,6 +70,7 @@ class ReferenceConfig:
     host_blocks: int = 0
     host_overlap: bool = False  # copies are transfers on the link, or else part of the step
     host_merge: str = "adjacent"  # adjacent none
+    offload: bool = False  # the host keeps evicted blocks
     host_segment_ns: float = 0.0
     host_out_block_ns: float = 0.0
     host_in_block_ns: float = 0.0
@@ -115,6 +116,9 @@ class ReferenceConfig:
             assert self.host_blocks > 0, "nowhere to swap to"
             assert self.paged, "a reservation is not swapped"
             assert not self.far_history, "a row that has forgotten is not swapped"
+        if self.offload:
+            assert self.host_blocks > 0, "nowhere to keep what is evicted"
+            assert self.prefix_sharing, "nothing is found again without keys"
 
     @property
     def paged(self) -> bool:
@@ -184,6 +188,8 @@ class Request:
     ended: bool = False  # its last token is delivered, and its row runs on
     overrun: int = 0  # tokens that the row of an ended request made, for nobody
     host_blocks: list[int] = field(default_factory=list)  # the copy of its first blocks, once it is swapped out
+    loading: list[int] = field(default_factory=list)  # host blocks that are copied to the last that it has computed
+    takes_all: bool = False  # at its admission it took blocks for all that was known
     leaving: bool = False  # it waits, and its copy out has not been noticed
 
     outcome: str | None = None
@@ -267,8 +273,9 @@ class TransferRow:
 class Event:
     """Something that happened to a request: arrive, reject, admit, preempt, first_token, finish.
 
-    "preempt" by swapping is followed by swap_out. "admit" of a request that was swapped is followed by swap_in; when
-    copies overlap, both are when it begins to move. To the row of an ended request: preempt_ended, release_ended.
+    "preempt" by swapping is followed by swap_out; "admit" of a request that was swapped by swap_in, of one that loads
+    by load: when copies overlap, it is when it begins to move. To the row of an ended request: preempt_ended,
+    release_ended.
     """
 
     time_ns: int
@@ -288,5 +295,8 @@ class ReferenceResult:
     cached_blocks: int  # at the end; evictable blocks
     preemptions: int  # of the run: those of ended rows too
     swaps: int  # preemptions by swapping
+    offloaded_blocks: int  # evicted on the device and kept on the host
+    loaded_blocks: int  # by admissions, instead of computing them
     transfers: list[TransferRow]  # as submitted; none without overlap
-    free_host_blocks: int  # at the end
+    free_host_blocks: int  # at the end; store and evictable blocks
+    cached_host_blocks: int  # at the end; evictable blocks

@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from tests.sim.reference_admission import INFINITE_TOKENS, Entry, entry_of, fits
 from tests.sim.reference_far_history import growth_blocks
 from tests.sim.reference_host import Host
 from tests.sim.reference_link import OUT
 from tests.sim.reference_plan import Planned
-from tests.sim.reference_prefix import NO_HIT, Hit, Pager
+from tests.sim.reference_prefix import NO_HIT, Pager
+from tests.sim.reference_queue import first_of, victim_of
 from tests.sim.reference_records import Event, ReferenceConfig, Request
 from tests.sim.reference_run_ahead import Pipeline
-from tests.sim.reference_runs import RunStore, new_store
-
-#: The budget of `prefill = none`, and of the decode steps of `separate`.
-INFINITE_TOKENS = 1 << 60
-
-
-@dataclass(frozen=True)
-class Entry:
-    """What the admission of a request would be now."""
-
-    hit: Hit
-    computed: int
-    tokens: int  # n
-    want: int  # blocks
-    swapped: bool  # it comes in from the host
-    moves: bool  # it is not in this step: it joins when its copy has been noticed
+from tests.sim.reference_runs import new_store
 
 
 class Scheduler:
@@ -39,9 +24,12 @@ class Scheduler:
         self.host = host
         self.pool = new_store(config.placement, config.pool_blocks, config.extent_blocks)
         self.pager = Pager(config, self.pool, pipeline)
+        if config.offload:
+            self.pager.keep_evicted = host.keep
         self.waiting: list[Request] = []
         self.running: list[Request] = []  # in order of admission
         self.held_up: list[Request] = []  # running rows that wait for pending blocks, in the last decision
+        self.waited = False  # there was one in it, if only until it was preempted itself
         self.now_ns = 0
         self.batch_open = False  # `refill = batch`: nobody in the batch has decoded yet
         self.preemptions = 0
@@ -56,7 +44,7 @@ class Scheduler:
         ``again``: this decision has preempted before, and nothing was planned.
         """
         self.now_ns = now_ns
-        self.held_up = []
+        self.held_up, self.waited = [], False
         if not self.running:
             self.batch_open = True
         planned, preempted = (
@@ -71,18 +59,18 @@ class Scheduler:
         config = self.config
         budget = INFINITE_TOKENS if config.prefill == "none" else config.token_budget
         planned, left, preempted = self._serve_running(budget)
-        while self.host.ready and left > 0 and not self.held_up:
+        while self.host.ready and left > 0 and not self.waited:
             r = self._join()
             n = min(r.known - r.computed, left)
             planned.append((r, n))
             left -= n
-        if preempted or self.held_up or not self._may_refill():
+        if preempted or self.waited or not self._may_refill():
             return planned, preempted
         while self.waiting and left > 0 and self._has_slot():
-            r = self._first_waiting()
+            r = first_of(config, self.waiting)
             if r.leaving:
                 break
-            entry = self._entry(r, left)
+            entry = entry_of(config, self.pager, self.host, r, left)
             if not self._fits(r, entry):
                 break
             self._admit(r, entry)
@@ -97,18 +85,17 @@ class Scheduler:
         Who was swapped comes in before the running rows grow, and is no step by itself. So it does not come in
         ``again``: it would take what was freed for a running row, be preempted for it, and come in for ever.
         """
+        config = self.config
         if self._may_refill():
-            admitted: Planned = []
-            while self.host.ready:
-                self._join()
+            admitted = self._join_prefills()
             while self.waiting and self._has_slot():
-                r = self._first_waiting()
+                r = first_of(config, self.waiting)
                 if r.leaving or (r.host_blocks and again and self.running):
                     break
-                entry = self._entry(r, INFINITE_TOKENS)
-                prefills = not entry.swapped  # who comes in decodes, so nothing of it counts against the budget
+                entry = entry_of(config, self.pager, self.host, r, INFINITE_TOKENS)
+                prefills = not entry.swapped and not entry.moves  # else nothing of it counts against the budget
                 tokens = sum(n for _, n in admitted) + entry.tokens * prefills
-                if (admitted and tokens > self.config.token_budget) or not self._fits(r, entry):
+                if (admitted and tokens > config.token_budget) or not self._fits(r, entry):
                     break
                 self._admit(r, entry)
                 if prefills:
@@ -134,13 +121,14 @@ class Scheduler:
             self._drop_before_growth(r, n)
             need = 0 if r.reservation_tokens is not None else growth_blocks(self.config, r, n)
             while r in self.running and need > self.pager.free() + len(self.pager.pending_ids()):
-                victim = self._victim()
+                victim = victim_of(self.config, self.running)
                 self._preempt(victim)
                 preempted = True
                 left += sum(tokens for other, tokens in planned if other is victim)
                 planned = [(other, tokens) for other, tokens in planned if other is not victim]
             if r in self.running and need > self.pager.free():
                 self.held_up.append(r)
+                self.waited = True
             elif r in self.running:
                 self._take(r, max(need, 0))
                 planned.append((r, n))
@@ -165,30 +153,6 @@ class Scheduler:
         self.pager.drop(r)
         self.blocks_freed += 1
 
-    def _victim(self) -> Request:
-        """The row to preempt: of equals the later in running."""
-        worst = {
-            "last": lambda index: index,
-            "least_computed": lambda index: -self.running[index].computed,
-            "largest": lambda index: len(self.running[index].blocks),
-            "lowest_priority": lambda index: self.running[index].priority,
-        }[self.config.victim]
-        return self.running[max(range(len(self.running)), key=lambda index: (worst(index), index))]
-
-    def _first_waiting(self) -> Request:
-        """First of waiting: the head of the queue, or the least (score, turn)."""
-        if self.config.order == "fcfs":
-            return self.waiting[0]
-        return min(self.waiting, key=self._score_and_turn)
-
-    def _score_and_turn(self, r: Request) -> tuple[int, int]:
-        assert r.turn is not None
-        key = {"shortest_prompt": r.prompt, "shortest_total": r.prompt + r.output, "priority": r.priority}
-        score = key[self.config.order]
-        if self.config.aging_ns is not None:
-            score = score * self.config.aging_ns + r.arrival_ns
-        return score, r.turn
-
     def _may_refill(self) -> bool:
         return self.config.refill == "continuous" or self.batch_open
 
@@ -196,39 +160,9 @@ class Scheduler:
         """Whether there is room for one more; who moves or is ready holds a stage row and will need a batch row."""
         return len(self.running) + len(self.host.held_rows()) < self.config.slots
 
-    def _entry(self, r: Request, left: int) -> Entry:
-        """What an admission of ``r`` would be, with ``left`` tokens of the budget. Changes nothing."""
-        config = self.config
-        if r.host_blocks:
-            return Entry(NO_HIT, r.computed, 1, config.blocks(r.known), swapped=True, moves=config.host_overlap)
-        hit = self.pager.find(r)
-        computed = r.known - 1 if config.prefill == "none" else hit.computed
-        n = min(r.known - computed, left)
-        return Entry(hit, computed, n, self._want(r, computed + n), swapped=False, moves=False)
-
-    def _want(self, r: Request, first_chunk_end: int) -> int:
-        """Blocks that an admission takes."""
-        if r.reservation_tokens is not None:
-            return self._runs().run_blocks(self.config.blocks(r.reservation_tokens))
-        if self.config.admission == "first_chunk":
-            return self.config.blocks(first_chunk_end)
-        return self.config.most(r.known)
-
     def _fits(self, r: Request, entry: Entry) -> bool:
         margin = self.config.watermark_blocks if self.running or self.host.held_rows() else 0
-        if entry.want - len(entry.hit.blocks) > self.pager.free() - entry.hit.evictable - margin:
-            return False
-        return r.reservation_tokens is None or self._has_run(entry.want)
-
-    def _has_run(self, want: int) -> bool:
-        """Whether one run of ``want`` blocks is free, found by looking at every free id.
-
-        A run of a buddy store has to start at a multiple of its length.
-        """
-        free = set(self.pool.free_ids())
-        step = want if self.config.placement == "buddy" else 1
-        starts = range(1, self.config.pool_blocks + 1, step)
-        return any(all(start + offset in free for offset in range(want)) for start in starts)
+        return fits(self.config, self.pager, r, entry, margin)
 
     def _admit(self, r: Request, entry: Entry) -> None:
         self.waiting.remove(r)
@@ -237,9 +171,11 @@ class Scheduler:
         if not entry.moves:
             r.slot = self.lowest_free_slot()
             self.running.append(r)
+        r.takes_all = entry.takes_all
         if r.reservation_tokens is None:
             self.pager.share(r, entry.hit)
             self.blocks_taken += len(entry.hit.blocks)
+            self.host.pool.hold(entry.load)  # before anything is evicted to make room, on either side
             self._take(r, entry.want - len(entry.hit.blocks))
             self.copied_blocks += entry.hit.copies_tail
         else:
@@ -248,20 +184,48 @@ class Scheduler:
             assert len(r.blocks) == entry.want, f"row {r.row} wants {entry.want} blocks and was given {len(r.blocks)}"
             self.blocks_taken += entry.want
         r.computed = entry.computed
+        hit_tokens = entry.computed
         if entry.swapped:
             r.decoding = True
-            self._count_admission(r, 0)
-            self.host.bring_in(r, self.now_ns)
-            self.events.append(Event(self.now_ns, "swap_in", r.row))
-            return
-        hit_tokens = entry.computed
-        if self.config.prefill == "none":
+            hit_tokens = 0
+        elif self.config.prefill == "none":
             r.decoding = True
             if r.reservation_tokens is None:
                 r.dropped = self.config.blocks(r.known) - entry.want  # far history: these never were
             hit_tokens = len(entry.hit.blocks) * self.config.block_size_tokens
             self.pager.give_keys(r, len(entry.hit.blocks), entry.computed // self.config.block_size_tokens)
         self._count_admission(r, hit_tokens)
+        if entry.swapped or entry.load:
+            self._bring_in(r, entry)
+
+    def _bring_in(self, r: Request, entry: Entry) -> None:
+        """What an admission copies from the host; with overlap it moves until that has been noticed."""
+        self.events.append(Event(self.now_ns, "swap_in" if entry.swapped else "load", r.row))
+        if entry.swapped:
+            self.host.bring_in(r, self.now_ns)
+        else:
+            self.host.load(r, entry.load, self.now_ns)
+        if not entry.moves:
+            self._came_in(r)
+
+    def _came_in(self, r: Request) -> None:
+        """The copy is done: the host's blocks are given back, and what was loaded is found by its keys."""
+        last = r.computed // self.config.block_size_tokens
+        self.pager.give_keys(r, last - len(r.loading), last)
+        self.host.came_in(r)
+
+    def _join_prefills(self) -> Planned:
+        """`separate`: who is ready joins; those that were loaded are prefills of the step, whole, within the budget."""
+        admitted: Planned = []
+        while self.host.ready:
+            r = self.host.ready[0]
+            tokens = sum(n for _, n in admitted) + r.known - r.computed
+            if not r.decoding and admitted and tokens > self.config.token_budget:
+                break  # it stays ready, and so do those behind it
+            self._join()
+            if not r.decoding:
+                admitted.append((r, r.known - r.computed))
+        return admitted
 
     def _join(self) -> Request:
         """The first of the ready requests joins running."""
@@ -280,7 +244,7 @@ class Scheduler:
                 self.pager.release(r, at_once=True)
                 r.stage_row = None
             else:
-                self.host.came_in(r)
+                self._came_in(r)
                 self.host.ready.append(r)
         return noticed != []
 
@@ -299,6 +263,7 @@ class Scheduler:
 
     def _preempt(self, victim: Request) -> None:
         self.preemptions += 1
+        self.held_up = [r for r in self.held_up if r is not victim]
         if victim.ended:  # nothing of the request changes, and it does not wait again
             self.pipeline.drop(victim)
             self.remove(victim)
@@ -337,7 +302,7 @@ class Scheduler:
         else:
             self.pager.release_reservation(r)
         r.computed = r.dropped = 0
-        r.decoding = False
+        r.decoding = r.takes_all = False
         r.slot = r.stage_row = r.staged_blocks = None
 
     def take_counts(self) -> dict[str, int]:
@@ -364,10 +329,6 @@ class Scheduler:
             highest.slot = self.lowest_free_slot()
             moves += 1
         return moves
-
-    def _runs(self) -> RunStore:
-        assert isinstance(self.pool, RunStore)
-        return self.pool
 
 
 def slot_of(r: Request) -> int:

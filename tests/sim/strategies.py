@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from tests.sim.prompt_tree import PromptTree
 from tests.sim.reference_records import Arrival, ReferenceConfig, StepNs
+from tests.sim.strategy_parts import may_forget, may_move, with_far_history, with_host
 
 MAX_ROWS = 60
 BLOCK_SIZES = (1, 2, 4, 16)
@@ -62,23 +63,33 @@ class StepCost:
 
 
 def random_case(
-    seed: int, rows: int | None = None, *, far_history: bool = False, run_ahead: bool = False, host: bool = False
+    seed: int,
+    rows: int | None = None,
+    *,
+    far_history: bool = False,
+    run_ahead: bool = False,
+    host: bool = False,
+    offload: bool = False,
 ) -> Case:
-    """The case of a seed; ``rows`` as drawn, 1 to MAX_ROWS, unless given. Each part that is named: one that has it."""
-    assert not (far_history and host), "a row that has forgotten is not swapped"
+    """The case of a seed; ``rows`` as drawn, 1 to MAX_ROWS, unless given.
+
+    Each part that is named: one that has it. ``host`` is swapping. Only far history is there without being named.
+    """
+    has_host = host or offload
+    assert not (far_history and has_host), "a row that has forgotten is neither swapped nor shared"
     rng = random.Random(seed)
     config = random_config(rng)
-    while (far_history and not _may_forget(config)) or (host and not (config.paged and config.slots > 2)):
+    while (far_history and not may_forget(config)) or (has_host and not may_move(config, offload=offload)):
         config = random_config(rng)
-    if far_history or (not host and _may_forget(config) and rng.random() < 0.35):
-        config = _with_far_history(rng, config)
+    if far_history or (not has_host and may_forget(config) and rng.random() < 0.35):
+        config = with_far_history(rng, config)
     if run_ahead:
         config = replace(config, run_ahead=random.Random(f"run-ahead {seed}").randint(1, 2))
-    if host:
-        config = _with_host(random.Random(f"host {seed}"), config)
+    if has_host:
+        config = with_host(random.Random(f"host {seed}"), config, tick_ns=TICK_NS, swap=host, offload=offload)
     step_cost = random_step_cost(rng)
     drawn = rng.choice((rng.randint(1, 3), rng.randint(4, 12), rng.randint(13, MAX_ROWS)))
-    if host:  # who is alone has nobody to make room for
+    if has_host:  # who is alone has nobody to make room for
         drawn = max(drawn, 6)
     return Case(seed, config, random_trace(rng, config, drawn if rows is None else rows), step_cost)
 
@@ -244,69 +255,6 @@ def _read(rng: random.Random, *, paged: bool) -> dict[str, object]:
         "scope": scope,
         "group_capacities": _ladder(rng, rng.choice((4, 60)), 3) or (rng.randint(1, 20),),
     }
-
-
-def _may_forget(config: ReferenceConfig) -> bool:
-    """Whether far history can be added."""
-    return config.paged and not config.prefix_sharing and config.staging == "full"
-
-
-def _with_far_history(rng: random.Random, config: ReferenceConfig) -> ReferenceConfig:
-    """A near window, with summary blocks or without; often in a pool that one request would not fit in without.
-
-    Half of the ladders of contexts end where rows stop to grow.
-    """
-    near_blocks, summary_blocks = rng.choice((1, 2, rng.randint(1, 6))), rng.randint(0, 3)
-    kept_blocks = near_blocks + summary_blocks
-    pool_blocks, limit = config.pool_blocks, config.limit_tokens
-    if rng.random() < 0.5:  # rows stay small: so few blocks that one has to go all the same
-        pool_blocks = rng.randint(max(4, kept_blocks), 4 + 2 * kept_blocks)
-    if rng.random() < 0.7:
-        limit = max(limit, min(rng.randint(1, 4) * pool_blocks * config.block_size_tokens, 400))
-    contexts = config.context_buckets_tokens
-    if contexts and rng.random() < 0.5:
-        longest = min(limit, kept_blocks * config.block_size_tokens)
-        contexts = (*(c for c in contexts if c < longest), longest)
-    return replace(
-        config,
-        near_blocks=near_blocks,
-        summary_blocks=summary_blocks,
-        pool_blocks=pool_blocks,
-        limit_tokens=limit,
-        watermark_blocks=min(config.watermark_blocks, pool_blocks // 4),
-        context_buckets_tokens=contexts,
-    )
-
-
-def _with_host(rng: random.Random, config: ReferenceConfig) -> ReferenceConfig:
-    """Swapping, over a link that moves a block in a fraction of a step or in many; mostly in a small pool.
-
-    The host holds from one block to more than ever comes.
-    """
-    pool_blocks, limit, size = config.pool_blocks, config.limit_tokens, config.block_size_tokens
-    if rng.random() < 0.85:  # a request has most of it, or one of several
-        pool_blocks = rng.randint(4, max(6, 48 // size))
-        limit = max(2, pool_blocks * size // rng.choice((1, 1, 2)) + rng.randint(-1, 3))
-    contexts = config.context_buckets_tokens
-    if contexts:
-        contexts = (*(c for c in contexts if c < limit), limit)
-    block_ns = rng.choice((0, rng.uniform(0, TICK_NS), rng.uniform(0, 10 * TICK_NS), TICK_NS, 2 * TICK_NS))
-    return replace(
-        config,
-        pool_blocks=pool_blocks,
-        limit_tokens=limit,
-        context_buckets_tokens=contexts,
-        watermark_blocks=min(config.watermark_blocks, pool_blocks // 4),
-        preempt=rng.choice(("swap", "swap", "auto")),
-        host_blocks=rng.choice((rng.randint(1, pool_blocks), 4 * pool_blocks)),
-        host_overlap=rng.random() < 0.6,
-        host_merge=rng.choice(("adjacent", "adjacent", "none")),
-        host_segment_ns=rng.choice((0.0, float(TICK_NS), rng.uniform(0, TICK_NS))),
-        host_out_block_ns=float(block_ns),
-        host_in_block_ns=float(rng.choice((block_ns, rng.uniform(0, 4 * TICK_NS)))),
-        host_out_slowdown=rng.choice((1.0, rng.uniform(1, 3))),
-        host_in_slowdown=rng.choice((1.0, 2.0, rng.uniform(1, 3))),
-    )
 
 
 def random_trace(rng: random.Random, config: ReferenceConfig, rows: int) -> list[Arrival]:

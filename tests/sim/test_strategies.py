@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -210,6 +211,51 @@ def swapping_seen(case: Case, result: ReferenceResult) -> set[str]:
     return seen | ({f"{config.preempt}, {mode}"} if swapped else set())
 
 
+def offload_seen(case: Case, result: ReferenceResult) -> set[str]:
+    """What a case shows of offload."""
+    config = case.config
+    loads = [event for event in result.events if event.kind == "load"]
+    seen = (
+        {f"{config.prefill}, {config.admission}, {'overlapped' if config.host_overlap else 'series'}"}
+        if loads
+        else set()
+    )
+    seen |= {"kept"} if result.offloaded_blocks else set()
+    seen |= {"nothing evicted"} if not result.offloaded_blocks else set()
+    seen |= {"the host is full"} if result.cached_host_blocks == config.host_blocks else set()
+    seen |= {"loaded after a preemption" for event in loads if result.requests[event.row].preemptions}
+    seen |= {"loads twice" for event in loads if sum(other.row == event.row for other in loads) > 1}
+    for step in result.steps:
+        plan = step.plan
+        seen |= {"out and in in one step"} if plan["host_out_blocks"] and plan["host_in_blocks"] else set()
+        seen |= {"scattered"} if 1 < plan["host_in_groups"] < plan["host_in_blocks"] else set()
+        seen |= {"several in one decision"} if sum(event.time_ns == step.start_ns for event in loads) > 1 else set()
+    for t in result.transfers:
+        seen |= {"noticed late"} if (t.noticed_ns or 0) > (t.completed_ns or 0) else set()
+        others = [o for o in result.transfers if o is not t and o.direction == t.direction == "in"]
+        seen |= {"loads share" for o in others if t.submitted_ns <= o.submitted_ns < (t.completed_ns or 0)}
+    seen |= {"swapping beside"} if result.swaps and loads else set()
+    return seen
+
+
+@pytest.mark.parametrize("run_ahead", [False, True])
+def test_random_cases_with_offload_are_of_every_kind(run_ahead: bool) -> None:
+    """With swapping and without, alone and ahead. With `none` nothing is loaded."""
+    seen: set[str] = set()
+    for seed in range(500):
+        case = random_case(seed, host=seed % 2 == 0, offload=True, run_ahead=run_ahead)
+        cheaper = moves_if_cheaper(case)
+        result = simulate(case.config, case.arrivals, case.step_cost, swap_is_cheaper=cheaper, load_is_cheaper=cheaper)
+        seen |= offload_seen(case, result)
+    assert seen == {
+        "kept", "nothing evicted", "the host is full", "loaded after a preemption", "loads twice",
+        "out and in in one step", "scattered", "several in one decision", "noticed late", "loads share",
+        "swapping beside",
+        *(f"{how}, {when}" for how in ("chunked, full_prompt", "chunked, first_chunk", "separate, full_prompt")
+          for when in ("series", "overlapped")),
+    }  # fmt: skip
+
+
 def test_random_cases_with_a_host_are_of_every_kind() -> None:
     """Alone and ahead. Nothing moves but by swapping."""
     both: dict[bool, set[str]] = {}
@@ -232,7 +278,7 @@ def test_random_cases_with_a_host_are_of_every_kind() -> None:
     assert both == {False: kinds | {"pending", "waits for who leaves"}, True: kinds}
 
 
-@given(cases(max_rows=12), cases(max_rows=12, run_ahead=True, host=True), st.booleans(), st.data())
+@given(cases(max_rows=12), cases(max_rows=12, run_ahead=True, host=True, offload=True), st.booleans(), st.data())
 @settings(max_examples=60)
 def test_a_stop_cuts_a_replay_short_and_changes_nothing_before(
     case: Case, ahead: Case, is_ahead: bool, data: st.DataObject
