@@ -24,7 +24,9 @@ PLAN = (
     "decode_rows", "prefill_rows", "prefill_tokens", "prefill_read_tokens", "prefill_pairs", "sampled_rows",
     "launch_kind", "padded_rows", "dense_tokens", "context_bucket", "read_tokens",
     "groups", "moved_blocks", "needed_tokens", "segments", "rounds", "copied_blocks", "captured",
-    "blocks_taken", "blocks_freed", "compacted_blocks", "compaction_groups", "drafted_tokens",
+    "ended_rows", "follows", "compacted_blocks", "compaction_groups",
+    "host_out_blocks", "host_out_groups", "host_in_blocks", "host_in_groups", "offload_blocks", "offload_groups",
+    "drafted_tokens", "blocks_taken", "blocks_freed",
 )  # fmt: skip
 
 COSTS = (

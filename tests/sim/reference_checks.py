@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.sim.reference_far_history import check_kept, check_planned, left_blocks, left_tokens
+from tests.sim.reference_host_checks import check_host
+from tests.sim.reference_memory import used_tokens
 from tests.sim.reference_plan import Group, Planned
 from tests.sim.reference_records import ReferenceConfig, Request
 from tests.sim.reference_runs import RunStore
@@ -16,37 +18,45 @@ if TYPE_CHECKING:
 def check_state(replica: Replica) -> None:
     """Blocks, rows and requests are each in one place."""
     _check_blocks(replica)
-    replica.scheduler.contents.look(replica.scheduler.running)
+    replica.scheduler.look()
     config, running, waiting = replica.config, replica.scheduler.running, replica.scheduler.waiting
+    held_rows = replica.host.held_rows()
     slots = [r.slot for r in running]
-    stage_rows = [r.stage_row for r in running]
+    stage_rows = [r.stage_row for r in [*running, *held_rows]]
     assert len(set(slots)) == len(slots) <= config.slots, f"slots {slots}"
     assert all(slot is not None and 0 <= slot < config.slots for slot in slots), f"slots {slots}"
     assert len(set(stage_rows)) == len(stage_rows), f"stage rows {stage_rows}"
     assert all(row is not None and 0 <= row < config.slots for row in stage_rows), f"stage rows {stage_rows}"
-    alive = [r.row for r in waiting] + [r.row for r in running]
+    coming = [r for r in held_rows if not r.leaving]
+    alive = [r.row for r in [*waiting, *running, *coming, *replica.unseen] if not r.ended]
     ended = [r.row for r in replica.requests if r.outcome is not None]
     arrived = [r.row for r in replica.requests]
     assert sorted(alive + ended) == sorted(arrived), f"{arrived} arrived, {alive} are alive, {ended} ended"
     for r in waiting:
-        assert r.blocks == [], f"row {r.row} waits and holds blocks"
-        assert (r.computed, r.dropped) == (0, 0), f"row {r.row} waits and has computed or dropped something"
-        assert (r.slot, r.stage_row) == (None, None), f"row {r.row} waits and holds something"
+        if not r.host_blocks:
+            assert r.blocks == [], f"row {r.row} waits and holds blocks"
+            assert (r.computed, r.dropped) == (0, 0), f"row {r.row} waits and has computed or dropped something"
+            assert (r.slot, r.stage_row) == (None, None), f"row {r.row} waits and holds something"
     for r in running:
-        assert r.computed < r.known <= r.prompt + r.output, f"row {r.row}: {r.computed} of {r.known} computed"
+        assert r.computed < r.known <= r.prompt + r.output + r.overrun, f"row {r.row}: {r.computed} of {r.known}"
         assert 0 <= r.drafts <= (config.draft_tokens if r.decoding else 0), f"row {r.row} drafts {r.drafts} tokens"
+        assert r.overrun < max(1, config.run_ahead), f"the row {r.row} made {r.overrun} tokens for nobody"
+        assert r.ended == (r.outcome is not None), f"row {r.row} runs: {r.outcome}"
         assert not r.decoding or r.known - r.computed == 1, f"row {r.row} decodes, {r.known - r.computed} to compute"
+
+    check_host(replica)
 
 
 def _check_blocks(replica: Replica) -> None:
-    """store + evictable + held = pool, each row holds what its entries need, and a reservation is one run."""
+    """store + evictable + fenced + held = pool, each row holds what its entries need, and a reservation is one run."""
     config, scheduler = replica.config, replica.scheduler
     pool, pager = scheduler.pool, scheduler.pager
     pool.check()
-    held = {block for r in scheduler.running for block in r.blocks}
-    everything = sorted([*held, *pager.evictable, *pool.free_ids()])
+    held = {block for r in [*scheduler.running, *replica.host.held_rows()] for block in r.blocks}
+    fenced = [block for one in replica.pipeline.fences for block in one.blocks]
+    everything = sorted([*held, *pager.evictable, *pool.free_ids(), *fenced])
     assert everything == list(range(1, config.pool_blocks + 1)), f"blocks lost or in two places: {everything}"
-    assert pager.free() + len(held) == config.pool_blocks
+    assert pager.free() + len(held | pager.pending_ids()) == config.pool_blocks
     for r in scheduler.running:
         assert len(r.blocks) >= left_blocks(config, r), f"row {r.row} has {r.computed} entries in {r.blocks}"
         assert len(set(r.blocks)) == len(r.blocks), f"row {r.row} holds a block twice: {r.blocks}"
@@ -57,7 +67,7 @@ def _check_blocks(replica: Replica) -> None:
     if config.paged:
         _check_sharing(replica)
         for r in scheduler.running:
-            check_kept(config, r)
+            check_kept(config, r, may_wait=config.run_ahead > 0)
     else:
         assert (pager.holders, pager.cached, pager.evictable) == ({}, {}, []), "a reservation was shared"
         assert len(held) == sum(len(r.blocks) for r in scheduler.running), "a block has two owners"
@@ -68,17 +78,18 @@ def _check_sharing(replica: Replica) -> None:
     config, running, pager = replica.config, replica.scheduler.running, replica.scheduler.pager
     size = config.block_size_tokens
     places: dict[int, list[tuple[Request, int]]] = {}
-    for r in running:
+    for r in [*running, *replica.host.held_rows()]:
         for index, block in enumerate(r.blocks):
             places.setdefault(block, []).append((r, index))
     holders = {block: {r for r, _ in found} for block, found in places.items()}
     assert pager.holders == holders, f"holders of {sorted(pager.holders)}, held are {sorted(holders)}"
     key_of = {block: key for key, block in pager.cached.items()}
     assert len(key_of) == len(pager.cached), f"two keys find one block: {pager.cached}"
-    assert sorted(pager.evictable) == sorted(set(key_of) - set(holders)), (
-        f"evictable are {pager.evictable}, with a key {sorted(key_of)}, held {sorted(holders)}"
+    fenced = replica.pipeline.fenced_blocks()
+    assert sorted(pager.evictable) == sorted(set(key_of) - set(holders) - fenced), (
+        f"evictable are {pager.evictable}, with a key {sorted(key_of)}, held {sorted(holders)}, fenced {sorted(fenced)}"
     )
-    keys = {r: pager.keys(r) for r in running}
+    keys = {r: pager.keys(r) for holding in holders.values() for r in holding}
     for block, found in places.items():
         for r, index in found:
             if len(found) > 1 or block in key_of:
@@ -86,17 +97,24 @@ def _check_sharing(replica: Replica) -> None:
             assert block not in key_of or keys[r][index : index + 1] == [key_of[block]], (
                 f"row {r.row}: block {block} has key {key_of[block]}, the row's keys are {keys[r]}"
             )
-    shared = sum(len(found) - 1 for found in places.values())
-    tokens = sum(left_tokens(config, r) for r in running) - shared * size
-    assert replica.scheduler.used_tokens() == tokens, f"{tokens} tokens are used"
+    beyond_first = sum(len(holding) - 1 for holding in holders.values())
+    tokens = sum(left_tokens(config, r) for r in [*running, *replica.host.held_rows()]) - beyond_first * size
+    assert used_tokens(replica.scheduler) == tokens, f"{tokens} tokens are used"
+
+
+def check_idle(replica: Replica) -> None:
+    """Nothing is planned only when there is nobody to serve, and nothing is left to notice."""
+    left_over = [r.row for r in [*replica.scheduler.running, *replica.scheduler.waiting, *replica.host.ready]]
+    moving = [r.row for r in replica.host.moving.values()]
+    assert left_over == [] or moving != [], f"nothing is planned at {replica.now_ns} ns for rows {left_over}"
+    assert replica.unseen == [], f"idle, and rows {replica.unseen} are not seen"
+    assert replica.host.link.completed == [], "idle, and a transfer that has completed is not noticed"
+    assert replica.pipeline.fences == [], f"idle, and fenced is {replica.pipeline.fences}"
 
 
 def check_decision(replica: Replica, planned: Planned) -> None:
-    """Planned rows run, once each, within the budget, in blocks that they hold; who runs is served, else nobody is."""
-    config, running = replica.config, replica.scheduler.running
-    if not planned:
-        left_over = [r.row for r in running + replica.scheduler.waiting]
-        assert left_over == [], f"nothing is planned at {replica.now_ns} ns for rows {left_over}"
+    """Planned rows run, once each, within the budget, in blocks that they hold; who runs is served or waits."""
+    config, running, held_up = replica.config, replica.scheduler.running, replica.scheduler.held_up
     rows = [r for r, _ in planned]
     tokens = sum(n for _, n in planned)
     assert len({r.row for r in rows}) == len(rows), "a row is planned twice"
@@ -108,14 +126,31 @@ def check_decision(replica: Replica, planned: Planned) -> None:
         assert end <= config.limit_tokens, f"row {r.row} drafts beyond the limit"
         assert r.reservation_tokens is None or end <= r.reservation_tokens, f"row {r.row} drafts beyond its reservation"
         if config.paged:
+            check_kept(config, r, may_wait=False)
             check_planned(config, r, n)
             _check_written(replica, r, n)
     if config.prefill == "chunked":
         assert tokens <= config.token_budget, f"{tokens} tokens planned"
+    if not planned:
+        return
     if config.prefill != "separate":
-        assert rows == running, "a running row is left out"
+        assert rows == [r for r in running if r not in held_up], "a running row is left out"
     elif any(r.decoding for r in rows):
-        assert rows == running, "a separate step mixes, or leaves a row out"
+        assert rows == [r for r in running if r not in held_up], "a separate step mixes, or leaves a row out"
+    _check_held_up(replica)
+
+
+def _check_held_up(replica: Replica) -> None:
+    """Who waits lacks blocks that are pending; while somebody waits nobody joins after."""
+    scheduler = replica.scheduler
+    for r in scheduler.held_up:
+        assert r in scheduler.running, f"row {r.row} waits for blocks and does not run"
+        assert scheduler.pager.pending_ids() != set(), f"row {r.row} waits for nothing"
+        assert replica.config.paged, f"row {r.row} has a reservation and waits for blocks"
+    if replica.config.prefill != "separate" and scheduler.held_up:
+        admitted = {e.row for e in replica.events if e.kind == "admit" and e.time_ns == replica.now_ns}
+        later = scheduler.running[scheduler.running.index(scheduler.held_up[-1]) :]
+        assert not admitted & {r.row for r in later[1:]}, f"rows {admitted} were admitted while a row waits"
 
 
 def _check_written(replica: Replica, r: Request, n: int) -> None:
@@ -144,13 +179,13 @@ def check_staging(config: ReferenceConfig, planned: Planned, groups: list[Group]
     assert moved == wanted, f"moved {moved}, not valid were {wanted}"
 
 
-def check_given_back(replica: Replica) -> None:
-    """After a step a decoding row holds what its entries need and no more, whatever it had taken for drafts."""
+def check_given_back(replica: Replica, planned: Planned) -> None:
+    """After a step a decoding row of it holds what its entries need and no more, whatever it had taken for drafts."""
     for r in replica.requests:
         assert r.delivered <= max(0, r.output), f"row {r.row} delivered {r.delivered} of {r.output} tokens"
     for r in replica.scheduler.running:
         assert r.drafts == 0, f"row {r.row} drafts between steps"
-        if r.decoding and r.reservation_tokens is None:
+        if r.decoding and r.reservation_tokens is None and any(r is other for other, _ in planned):
             due = left_blocks(replica.config, r)
             assert len(r.blocks) == due, f"row {r.row} has {r.computed} entries in {r.blocks}, {due} blocks are due"
 
@@ -183,6 +218,9 @@ def check_drained(replica: Replica) -> None:
     scheduler = replica.scheduler
     left_over = [r.row for r in scheduler.waiting + scheduler.running]
     assert left_over == [], f"rows {left_over} are left over"
+    assert replica.unseen == [], f"rows {replica.unseen} were never seen"
+    assert (replica.host.moving, replica.host.ready) == ({}, []), "somebody still moves"
+    assert replica.host.pool.free() == replica.config.host_blocks, "host blocks leaked"
     left = sorted(scheduler.pool.free_ids() + scheduler.pager.evictable)
     assert left == list(range(1, replica.config.pool_blocks + 1)), "blocks leaked"
     for r in replica.requests:
@@ -195,8 +233,9 @@ def check_drained(replica: Replica) -> None:
     sampled = sum(step.plan["sampled_rows"] for step in replica.steps)
     drafted = sum(step.plan["drafted_tokens"] for step in replica.steps)
     assert 0 <= replica.accepted_tokens <= drafted, f"{replica.accepted_tokens} of {drafted} drafts are accepted"
-    assert tokens == sampled - drafted + replica.accepted_tokens, "tokens delivered that nobody sampled"
+    ended = sum(step.plan["ended_rows"] for step in replica.steps)
+    assert tokens == sampled - drafted + replica.accepted_tokens - ended, "tokens delivered that nobody sampled"
     assert len(replica.itl_ns) == sum(max(0, r.delivered - 1) for r in replica.requests), "a gap is missing"
-    taken = sum(step.plan["blocks_taken"] for step in replica.steps)
+    taken = sum(step.plan["blocks_taken"] for step in replica.steps) + scheduler.blocks_taken
     freed = sum(step.plan["blocks_freed"] for step in replica.steps) + scheduler.blocks_freed
     assert taken == freed, f"{taken} blocks taken, {freed} released"

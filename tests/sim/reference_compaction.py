@@ -33,20 +33,23 @@ class Compaction:
         self.blocks = 0
         self.groups = 0
 
-    def check(self, running: Sequence[Request], ready: Sequence[Request] = ()) -> None:
-        """`threshold`, at the beginning of a decision. Moves by compaction are no blocks that come to the store."""
+    def check(self, running: Sequence[Request], ready: Sequence[Request], moving: Sequence[Request]) -> None:
+        """`threshold`, at the beginning of a decision. Moves by compaction are no blocks that come to the store.
+
+        What a transfer reads or writes (``moving``) stays where it is, whoever else holds it.
+        """
         store = self.pager.store
         if self.config.compaction != "threshold" or not running or store.came == self.came:
             return
         self.came = store.came
         free = store.free_ids()
         if len(free) - longest_run(free) > self.config.compaction_ratio * len(free):
-            self._compact([*running, *ready])
+            self._compact([*running, *ready], {block for r in moving for block in r.blocks})
 
     def on_demand(self, running: Sequence[Request]) -> bool:
         """An admission finds no single run although enough is free: whether anything has moved for it."""
         assert not self.config.paged, "nothing paged needs a single run"
-        return self.config.compaction != "none" and self._compact(running)
+        return self.config.compaction != "none" and self._compact(running, set())
 
     def integers(self) -> dict[str, int]:
         """Section 6: what has moved since the previous planned step. A step is being planned: they begin anew."""
@@ -54,11 +57,11 @@ class Compaction:
         self.blocks = self.groups = 0
         return moved
 
-    def _compact(self, rows: Sequence[Request]) -> bool:
-        """Move what can move; whether anything did."""
+    def _compact(self, rows: Sequence[Request], fixed: set[int]) -> bool:
+        """Move what can move, of ``rows`` and of what nobody holds; whether anything did."""
         pager, most = self.pager, self.config.compaction_max_moves
         free = sorted(pager.store.free_ids())
-        movable = {block for r in rows for block in r.blocks} | set(pager.evictable)
+        movable = {block for r in rows for block in r.blocks} - fixed | set(pager.evictable)
         if self.config.paged:
             moves = block_moves(movable, free, most)
         else:

@@ -39,8 +39,11 @@ def entries(config: ReferenceConfig, r: Request) -> dict[int, int]:
     }
 
 
-def check_kept(config: ReferenceConfig, r: Request) -> None:
-    """A running paged row has dropped what the page says and no more, and what is left adds up block by block."""
+def check_kept(config: ReferenceConfig, r: Request, *, may_wait: bool) -> None:
+    """A running paged row has dropped what the page says and no more, and what is left adds up block by block.
+
+    A decoding row that waits for its next block has dropped one for it already.
+    """
     ever = len(r.blocks) + r.dropped
     where = f"row {r.row}, {r.computed} of {r.known} computed, holds {r.blocks} and dropped {r.dropped}"
     assert config.blocks(r.computed) <= ever <= config.blocks(r.known + r.drafts), where
@@ -50,8 +53,9 @@ def check_kept(config: ReferenceConfig, r: Request) -> None:
         return
     assert len(r.blocks) <= config.most(r.known), where
     if r.decoding:
-        assert r.dropped == max(0, ever - config.kept_blocks), where
-        assert len(r.blocks) == min(ever, config.kept_blocks), where
+        ahead = r.dropped - max(0, ever - config.kept_blocks)
+        assert ahead == 0 or (may_wait and ahead == 1), where
+        assert len(r.blocks) == min(ever, config.kept_blocks) - ahead, where
     else:
         assert r.dropped == max(0, config.blocks(r.computed) - config.kept_blocks), where
 
@@ -63,7 +67,7 @@ def check_planned(config: ReferenceConfig, r: Request, n: int) -> None:
     """
     size = config.block_size_tokens
     ever = config.blocks(r.computed + n + r.drafts)
-    if not r.decoding and config.admission == "full_prompt":
+    if not r.decoding and r.takes_all:
         ever = max(ever, config.most(r.known))
     assert len(r.blocks) == ever - r.dropped, f"row {r.row} holds {r.blocks}, {ever} - {r.dropped} blocks are due"
     written = range(r.computed // size, config.blocks(r.computed + n))

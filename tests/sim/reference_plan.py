@@ -101,12 +101,14 @@ def transport_integers(config: ReferenceConfig, groups: list[Group]) -> dict[str
     }
 
 
-def choose_launch(config: ReferenceConfig, planned: Planned, groups: list[Group], *, is_decode: bool) -> Launch:
-    """Section 6, Launch."""
+def choose_launch(
+    config: ReferenceConfig, planned: Planned, groups: list[Group], *, is_decode: bool, live_rows: int
+) -> Launch:
+    """Section 6, Launch. A graph covers batch rows from 0 on, so all that are live: a row that waits keeps its own."""
     if config.launch == "eager":
         return Launch(EAGER, off_ladder=False)
     if is_decode:
-        batch = smallest_at_least(config.batch_sizes, len(planned))
+        batch = smallest_at_least(config.batch_sizes, live_rows)
         longest = max(request.computed + 1 + request.drafts for request, _ in planned)
         if config.far_history:
             longest = min(longest, config.kept_blocks * config.block_size_tokens)
@@ -142,17 +144,18 @@ def captures(config: ReferenceConfig, launch: Launch, captured: Set[Shape]) -> b
 
 
 def plan_integers(
-    config: ReferenceConfig, planned: Planned, *, captured: Set[Shape], copied: int, taken: int, freed: int
+    config: ReferenceConfig, planned: Planned, *, live_rows: int, captured: Set[Shape], moved: dict[str, int]
 ) -> tuple[dict[str, int], Launch]:
     """All integers of section 6 for the planned rows, before any of it is applied.
 
-    ``captured`` are the shapes that served steps before this one.
+    ``live_rows`` have a batch row, ``captured`` are the shapes that served steps before this one, and ``moved`` are the
+    integers that count what was decided since then.
     """
     decoding = [request for request, _ in planned if request.decoding]
     prefilling = [(request, n) for request, n in planned if not request.decoding]
     is_decode = not prefilling
     groups = transfer_groups(config, planned, is_decode=is_decode)
-    launch = choose_launch(config, planned, groups, is_decode=is_decode)
+    launch = choose_launch(config, planned, groups, is_decode=is_decode, live_rows=live_rows)
     rows, drafted = len(planned), sum(request.drafts for request, _ in planned)
     tokens = {
         EAGER: sum(n for _, n in planned) + drafted,
@@ -172,10 +175,9 @@ def plan_integers(
         "context_bucket": launch.context,
         "read_tokens": read_tokens(config, decoding, launch),
         **transport_integers(config, groups),
-        "copied_blocks": copied,
         "captured": int(captures(config, launch, captured)),
+        "ended_rows": sum(1 for request, _ in planned if request.ended),
         "drafted_tokens": drafted,
-        "blocks_taken": taken,
-        "blocks_freed": freed,
+        **moved,
     }
     return plan, launch

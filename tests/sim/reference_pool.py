@@ -55,8 +55,12 @@ class Store(ABC):
 
     def release(self, blocks: list[int], release_order: str = "reverse") -> None:
         """Give blocks of a paged request back, one by one: the last logical block first, or in the sorted order."""
-        for block in self.sorted_for_release(blocks) if release_order == "sorted" else reversed(blocks):
+        for block in self.in_order(blocks, release_order):
             self.release_one(block)
+
+    def in_order(self, blocks: list[int], release_order: str) -> list[int]:
+        """``blocks``, given in logical order, as they are given back."""
+        return self.sorted_for_release(blocks) if release_order == "sorted" else blocks[::-1]
 
     def sorted_for_release(self, blocks: list[int]) -> list[int]:
         """``blocks`` so that, released in this order, they are next given out in ascending order of their ids."""

@@ -70,6 +70,19 @@ class ReferenceConfig:
     scope: str = "layer"  # layer model
     group_capacities: tuple[int, ...] = (16384,)
     layers: int = 1
+    # run-ahead
+    run_ahead: int = 0  # d: a step is decided while d steps are in flight
+    # host
+    preempt: str = "recompute"  # recompute swap auto
+    host_blocks: int = 0
+    host_overlap: bool = False  # copies are transfers on the link, or else part of the step
+    host_merge: str = "adjacent"  # adjacent none
+    offload: bool = False  # the host keeps evicted blocks
+    host_segment_ns: float = 0.0
+    host_out_block_ns: float = 0.0
+    host_in_block_ns: float = 0.0
+    host_out_slowdown: float = 1.0  # while the other direction is busy
+    host_in_slowdown: float = 1.0
 
     def __post_init__(self) -> None:
         paged = self.reserve == "paged"
@@ -104,8 +117,26 @@ class ReferenceConfig:
         assert self.capture in ("warm", "first_use"), f"no capture is called {self.capture!r}"
         assert self.max_padding is None or self.max_padding >= 1, f"a padding of {self.max_padding} serves nobody"
         assert self.batch_sizes == () or self.batch_sizes[-1] <= self.slots, "captured batches are cut at the slots"
+        assert 0 <= self.run_ahead <= 2, f"a run-ahead of {self.run_ahead} steps"
+        assert self.run_ahead == 0 or self.compaction == "none", "steps in flight read what a compaction would move"
+        assert self.run_ahead == 0 or self.draft_tokens == 0, "what is accepted is not known while a step is in flight"
+        self._check_host()
         for ladder in (self.buckets_tokens, self.batch_sizes, self.context_buckets_tokens, self.token_sizes):
             assert list(ladder) == sorted(set(ladder)), f"ladder {ladder} does not ascend"
+
+    def _check_host(self) -> None:
+        assert self.preempt in ("recompute", "swap", "auto"), f"nothing is preempted by {self.preempt!r}"
+        assert self.host_merge in ("adjacent", "none"), f"no merge is called {self.host_merge!r}"
+        assert self.host_blocks >= 0, f"{self.host_blocks} host blocks"
+        assert min(self.host_segment_ns, self.host_out_block_ns, self.host_in_block_ns) >= 0, "a copy takes time"
+        assert min(self.host_out_slowdown, self.host_in_slowdown) >= 1, "a busy link is no faster"
+        if self.preempt != "recompute":
+            assert self.host_blocks > 0, "nowhere to swap to"
+            assert self.paged, "a reservation is not swapped"
+            assert not self.far_history, "a row that has forgotten is not swapped"
+        if self.offload:
+            assert self.host_blocks > 0, "nowhere to keep what is evicted"
+            assert self.prefix_sharing, "nothing is found again without keys"
 
     @property
     def paged(self) -> bool:
@@ -167,12 +198,19 @@ class Request:
     #: Its prompt (after a preemption: prompt and delivered tokens) is computed.
     decoding: bool = False
     drafts: int = 0  # that it verifies in the step that is planned or in flight
+    joined_in: int | None = None  # the number of the decision in which it last joined running
     blocks: list[int] = field(default_factory=list)
     dropped: int = 0  # blocks that it has given back early
     slot: int | None = None
     stage_row: int | None = None
     #: `delta` only: logical blocks whose entries are valid in its staging row; None: not staged since its admission.
     staged_blocks: set[int] | None = None
+    ended: bool = False  # its last token is delivered, and its row runs on
+    overrun: int = 0  # tokens that the row of an ended request made, for nobody
+    host_blocks: list[int] = field(default_factory=list)  # the copy of its first blocks, once it is swapped out
+    loading: list[int] = field(default_factory=list)  # host blocks that are copied to the last that it has computed
+    takes_all: bool = False  # at its admission it took blocks for all that was known
+    leaving: bool = False  # it waits, and its copy out has not been noticed
 
     outcome: str | None = None
     reason: str | None = None
@@ -187,8 +225,8 @@ class Request:
 
     @property
     def known(self) -> int:
-        """Tokens whose entries can be computed now: the prompt and what was delivered."""
-        return self.prompt + self.delivered
+        """Tokens whose entries can be computed now: the prompt and what was delivered (or made in an ended row)."""
+        return self.prompt + self.delivered + self.overrun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,6 +263,7 @@ class Step:
     start_ns: int
     end_ns: int
     planned: tuple[tuple[int, int], ...]  # (row, tokens) in planned order
+    held_up: tuple[int, ...]  # rows that run and wait for pending blocks
     plan: dict[str, int]  # the integers of section 6
     off_ladder: bool
     row_moves: int
@@ -232,12 +271,32 @@ class Step:
     allocated_blocks: int
     used_tokens: int
     cached_blocks: int
+    pending_blocks: int  # behind a fence, or of requests that leave
     tables: dict[int, Table] | None  # by slot, every running request; only when asked for
 
 
 @dataclass(frozen=True)
+class TransferRow:
+    """A transfer on the host link. Absent is None: still in flight, or completed and not noticed."""
+
+    direction: str  # out in
+    row: int
+    blocks: int
+    groups: int
+    alone_ns: int
+    submitted_ns: int
+    completed_ns: int | None
+    noticed_ns: int | None
+
+
+@dataclass(frozen=True)
 class Event:
-    """Something that happened to a request: arrive, reject, admit, preempt, first_token, finish."""
+    """Something that happened to a request: arrive, reject, admit, preempt, first_token, finish.
+
+    "preempt" by swapping is followed by swap_out; "admit" of a request that was swapped by swap_in, of one that loads
+    by load: when copies overlap, it is when it begins to move. To the row of an ended request: preempt_ended,
+    release_ended.
+    """
 
     time_ns: int
     kind: str
@@ -255,3 +314,10 @@ class ReferenceResult:
     free_blocks: int  # at the end; store and evictable blocks
     cached_blocks: int  # at the end; evictable blocks
     accepted_tokens: int  # delivered beyond one a row and step
+    preemptions: int  # of the run: those of ended rows too
+    swaps: int  # preemptions by swapping
+    offloaded_blocks: int  # evicted on the device and kept on the host
+    loaded_blocks: int  # by admissions, instead of computing them
+    transfers: list[TransferRow]  # as submitted; none without overlap
+    free_host_blocks: int  # at the end; store and evictable blocks
+    cached_host_blocks: int  # at the end; evictable blocks

@@ -14,9 +14,12 @@ STEP = 0x9E3779B97F4A7C15
 OF_THE_SEED = 0xD1342543DE82EF95
 
 
-def drafts_of(config: ReferenceConfig, r: Request) -> int:
-    """k_r of a running row: as many as asked for, within its limit or its reservation; 0 for a row that prefills."""
-    if not r.decoding:
+def drafts_of(config: ReferenceConfig, r: Request, number: int) -> int:
+    """k_r of a running row: as many as asked for, within its limit or its reservation.
+
+    0 for a row that prefills, or that joined in decision ``number``, the one that is taken.
+    """
+    if not r.decoding or r.joined_in == number:
         return 0
     end = r.reservation_tokens
     if end is None:
@@ -38,6 +41,8 @@ def is_accepted(config: ReferenceConfig, row: int, delivered: int, draft: int) -
 
 def accepted_tokens(config: ReferenceConfig, r: Request) -> int:
     """Tokens that a row delivers beyond its one: drafts before the first wrong one, within what it is to deliver."""
+    if r.drafts == 0:
+        return 0
     j = 0
     while j < r.drafts and is_accepted(config, r.row, r.delivered, j + 1):
         j += 1

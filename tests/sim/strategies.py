@@ -9,13 +9,23 @@ are drawn token by token (prompt_tree.py), so that equal ids are equal prefixes 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
 
 from tests.sim.prompt_tree import PromptTree
 from tests.sim.reference_records import Arrival, ReferenceConfig, StepNs
-from tests.sim.strategy_parts import may_forget, with_compaction, with_far_history, with_max_padding, with_speculation
+from tests.sim.strategy_parts import (
+    may_forget,
+    may_have,
+    with_compaction,
+    with_far_history,
+    with_host,
+    with_max_padding,
+    with_run_ahead,
+    with_speculation,
+)
 
 MAX_ROWS = 60
 BLOCK_SIZES = (1, 2, 4, 16)
@@ -68,21 +78,32 @@ def random_case(
     rows: int | None = None,
     *,
     far_history: bool = False,
+    run_ahead: bool = False,
+    host: bool = False,
+    offload: bool = False,
     compaction: bool = False,
     speculation: bool = False,
     max_padding: bool = False,
 ) -> Case:
     """The case of a seed; ``rows`` as drawn, 1 to MAX_ROWS, unless given. Each part that is asked for is in it.
 
-    Of the parts only far history is also drawn without being asked for, but never with speculation.
+    ``host`` is swapping. Of the parts only far history is also drawn without being asked for, where it may be.
     """
+    has_host = host or offload
+    assert not (far_history and has_host), "a row that has forgotten is neither swapped nor shared"
     assert not (far_history and speculation), "a row with far history drafts nothing"
+    assert not (run_ahead and (compaction or speculation)), "with steps in flight nothing is compacted or drafted"
     rng = random.Random(seed)
     config = random_config(rng)
-    while (far_history and not may_forget(config)) or (max_padding and config.launch != "graph"):
+    while not may_have(config, far_history=far_history, host=has_host, offload=offload, max_padding=max_padding):
         config = random_config(rng)
-    if far_history or (not speculation and may_forget(config) and rng.random() < 0.35):
+    may_be_far = not speculation and not has_host and may_forget(config)
+    if far_history or (may_be_far and rng.random() < 0.35):
         config = with_far_history(rng, config)
+    if run_ahead:
+        config = with_run_ahead(random.Random(f"run-ahead {seed}"), config)
+    if has_host:
+        config = with_host(random.Random(f"host {seed}"), config, tick_ns=TICK_NS, swap=host, offload=offload)
     parts = ((compaction, with_compaction), (speculation, with_speculation), (max_padding, with_max_padding))
     for is_wanted, add in parts:
         if is_wanted:
@@ -91,6 +112,8 @@ def random_case(
     if compaction and step_cost.freed_block_ns > 0:
         step_cost = replace(step_cost, compacted_block_ns=step_cost.freed_block_ns)
     drawn = rng.choice((rng.randint(1, 3), rng.randint(4, 12), rng.randint(13, MAX_ROWS)))
+    if has_host:  # who is alone has nobody to make room for
+        drawn = max(drawn, 6)
     if compaction:  # holes come with many
         drawn = min(MAX_ROWS, drawn + 20)
     return Case(seed, config, random_trace(rng, config, drawn if rows is None else rows), step_cost)
@@ -310,6 +333,16 @@ def _declared(rng: random.Random, config: ReferenceConfig, output: int) -> int |
     if not must and rng.random() < 0.4:
         return None
     return max(1, output + rng.choice((-1, 0, 0, 1, 7, 2 * config.limit_tokens)))
+
+
+def moves_if_cheaper(case: Case) -> Callable[[int, int, int], bool]:
+    """An answer to "costs no more" that depends on all that it is asked with, and differs from case to case."""
+    odd = case.seed % 5
+
+    def answer(tokens: int, runs: int, blocks: int) -> bool:
+        return (tokens + 2 * runs + 3 * blocks + odd) % 3 > 0
+
+    return answer
 
 
 def constant(duration_ns: int) -> StepNs:

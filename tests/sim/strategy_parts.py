@@ -46,6 +46,59 @@ def with_far_history(rng: random.Random, config: ReferenceConfig) -> ReferenceCo
     )
 
 
+def with_run_ahead(rng: random.Random, config: ReferenceConfig) -> ReferenceConfig:
+    """One step in flight or two."""
+    return replace(config, run_ahead=rng.randint(1, 2))
+
+
+def may_move(config: ReferenceConfig, *, offload: bool) -> bool:
+    """Whether swapping can be added, or offload: there is somebody to swap, there are prefixes to find."""
+    return config.paged and config.slots > 2 and (config.prefix_sharing or not offload)
+
+
+def may_have(config: ReferenceConfig, *, far_history: bool, host: bool, offload: bool, max_padding: bool) -> bool:
+    """Whether all these parts can be added; any other can always be, to what goes with it."""
+    return (
+        (may_forget(config) or not far_history)
+        and (may_move(config, offload=offload) or not host)
+        and (config.launch == "graph" or not max_padding)
+    )
+
+
+def with_host(
+    rng: random.Random, config: ReferenceConfig, *, tick_ns: int, swap: bool, offload: bool
+) -> ReferenceConfig:
+    """Swapping or offload or both, over a link that moves a block in a fraction of a step or in many.
+
+    Mostly in a small pool. The host holds from one block to more than ever comes.
+    """
+    pool_blocks, limit, size = config.pool_blocks, config.limit_tokens, config.block_size_tokens
+    if rng.random() < 0.85:  # a request has most of it, or one of several
+        pool_blocks = rng.randint(4, max(6, 48 // size))
+        limit = max(2, pool_blocks * size // rng.choice((1, 1, 2)) + rng.randint(-1, 3))
+    contexts = config.context_buckets_tokens
+    if contexts:
+        contexts = (*(c for c in contexts if c < limit), limit)
+    block_ns = rng.choice((0, rng.uniform(0, tick_ns), rng.uniform(0, 10 * tick_ns), tick_ns, 2 * tick_ns))
+    return replace(
+        config,
+        pool_blocks=pool_blocks,
+        limit_tokens=limit,
+        context_buckets_tokens=contexts,
+        watermark_blocks=min(config.watermark_blocks, pool_blocks // 4),
+        preempt=rng.choice(("swap", "swap", "auto")) if swap else "recompute",
+        host_blocks=rng.choice((rng.randint(1, pool_blocks), rng.randint(1, 2 * pool_blocks), 4 * pool_blocks)),
+        host_overlap=rng.random() < 0.6,
+        host_merge=rng.choice(("adjacent", "adjacent", "none")),
+        offload=offload,
+        host_segment_ns=rng.choice((0.0, float(tick_ns), rng.uniform(0, tick_ns))),
+        host_out_block_ns=float(block_ns),
+        host_in_block_ns=float(rng.choice((block_ns, rng.uniform(0, 4 * tick_ns)))),
+        host_out_slowdown=rng.choice((1.0, rng.uniform(1, 3))),
+        host_in_slowdown=rng.choice((1.0, 2.0, rng.uniform(1, 3))),
+    )
+
+
 def with_compaction(rng: random.Random, config: ReferenceConfig) -> ReferenceConfig:
     """Mostly low thresholds, and on demand where there are reservations; half of them with few moves at once.
 

@@ -9,6 +9,7 @@ import pytest
 
 from kvrm_sim import state as st
 from kvrm_sim.meters import bucket_of
+from kvrm_sim.swap import load_costs_less, swap_costs_less
 from tests.sim.core_runs import PLAN, CoreRun, parameters_for, random_costs, run_core, step_cost
 from tests.sim.reference import ReferenceResult, simulate
 from tests.sim.strategies import Case, random_case
@@ -22,7 +23,15 @@ BATCH = 24
 
 def both(case: Case, until_ns: int | None = None) -> tuple[CoreRun, ReferenceResult]:
     parameters = parameters_for(case.config, random_costs(case.seed))
-    expected = simulate(case.config, case.arrivals, step_cost(parameters), until_ns=until_ns)
+    p = parameters.record[0]
+    expected = simulate(
+        case.config,
+        case.arrivals,
+        step_cost(parameters),
+        swap_is_cheaper=lambda computed, runs, blocks: bool(swap_costs_less(p, computed, runs, blocks)),
+        load_is_cheaper=lambda start, tokens, blocks: bool(load_costs_less(p, start, tokens, blocks)),
+        until_ns=until_ns,
+    )
     return run_core(parameters, case.arrivals, until_ns=until_ns, keep_steps=True), expected
 
 
@@ -65,7 +74,16 @@ def test_a_stop_in_the_middle_leaves_the_same_requests_unfinished() -> None:
 
 
 #: Parts that random policies have only when they are asked for; each alone, and together where they go together.
-PARTS = (("compaction",), ("speculation",), ("max_padding",), ("compaction", "speculation", "max_padding"))
+PARTS = (
+    ("compaction",),
+    ("speculation",),
+    ("max_padding",),
+    ("compaction", "speculation", "max_padding"),
+    ("run_ahead",),
+    ("host",),
+    ("host", "run_ahead"),
+    ("host", "compaction"),
+)
 
 
 @pytest.mark.parametrize("parts", PARTS, ids="+".join)

@@ -225,8 +225,9 @@ def test_integers_of_a_mixed_step() -> None:
         "decode_rows": 1, "prefill_rows": 1, "prefill_tokens": 6, "prefill_read_tokens": 10,
         "prefill_pairs": 6 * 4 + 21, "sampled_rows": 2, "launch_kind": 2, "padded_rows": 2, "dense_tokens": 8,
         "context_bucket": 0, "read_tokens": 9, "groups": 0, "moved_blocks": 0, "needed_tokens": 0, "segments": 0,
-        "rounds": 0, "copied_blocks": 0, "captured": 0, "blocks_taken": 1, "blocks_freed": 0, "drafted_tokens": 0,
-            "compacted_blocks": 0, "compaction_groups": 0,
+        "rounds": 0, "copied_blocks": 0, "captured": 0, "ended_rows": 0, "follows": 0, "blocks_taken": 1,
+        "blocks_freed": 0, "compacted_blocks": 0, "compaction_groups": 0, "host_out_blocks": 0, "host_out_groups": 0,
+        "host_in_blocks": 0, "host_in_groups": 0, "offload_blocks": 0, "offload_groups": 0, "drafted_tokens": 0,
     }  # fmt: skip
     assert (decode["launch_kind"], decode["padded_rows"], decode["dense_tokens"]) == (1, 4, 4)
     assert (decode["context_bucket"], decode["read_tokens"], decode["blocks_freed"]) == (64, 10, 10)

@@ -12,6 +12,7 @@ from tests.sim.reference_contents import Contents
 from tests.sim.reference_pool import ExtentStore, FifoStore, LifoStore, LowestStore, Store
 from tests.sim.reference_prefix import Pager
 from tests.sim.reference_records import Request
+from tests.sim.reference_run_ahead import Pipeline
 from tests.sim.reference_runs import BuddyStore, ContiguousStore
 from tests.sim.strategies import constant
 
@@ -145,7 +146,7 @@ def test_evictable_blocks_move_with_their_keys_and_nothing_moves_while_nobody_ru
 def test_evictable_blocks_keep_their_places_in_the_order() -> None:
     """The last block of a prompt was released first, so it is the least recently used, wherever it lies."""
     config = paged(pool_blocks=8, prefix_sharing=True, hash_block_tokens=1)
-    pager = Pager(config, LifoStore(8))
+    pager = Pager(config, LifoStore(8), Pipeline(config))
     rows = [Request(row, 0, 2, 1, None) for row in range(3)]
     for r in rows:
         pager.take(r, 2)
@@ -153,7 +154,7 @@ def test_evictable_blocks_keep_their_places_in_the_order() -> None:
     pager.release(rows[2])
     pager.release(rows[0])
     compaction = Compaction(config, pager, Contents(config, pager))
-    compaction.check([rows[1]])
+    compaction.check([rows[1]], ready=[], moving=[])
     assert pager.evictable == [2, 1]
     assert pager.cached == {55: 1, 66: 2}
     assert rows[1].blocks == [3, 4]
@@ -163,15 +164,16 @@ def test_evictable_blocks_keep_their_places_in_the_order() -> None:
 
 def test_rows_that_are_ready_move_as_those_that_run_do_but_nothing_moves_for_them_alone() -> None:
     """Row 0 gives back 1 and 2 of 8 blocks; row 2 has 5 and 6."""
-    pager = Pager(paged(pool_blocks=8), LifoStore(8))
+    config = paged(pool_blocks=8)
+    pager = Pager(config, LifoStore(8), Pipeline(config))
     rows = [Request(row, 0, 2, 1, None) for row in range(3)]
     for r in rows:
         pager.take(r, 2)
     pager.release(rows[0])
     compaction = Compaction(pager.config, pager, Contents(pager.config, pager))
-    compaction.check([], rows[1:])
+    compaction.check([], ready=rows[1:], moving=[])
     assert rows[2].blocks == [5, 6]
-    compaction.check(rows[1:2], rows[2:])
+    compaction.check(rows[1:2], ready=rows[2:], moving=[])
     assert rows[2].blocks == [1, 2]
 
 
