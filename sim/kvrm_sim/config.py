@@ -113,10 +113,10 @@ class ReplicaConfig(Table):
 
     def _paged_by_the_page(self) -> Policy:
         page, entry = self.policy.pager.page_kib * 1024, self.rank_kv_bytes_per_token // (2 * self.model.layers)
-        if entry < 1 or page % entry:
+        if entry < 1 or page < entry:
             raise ValueError(
-                f"pager.page_kib = {self.policy.pager.page_kib}: a page has to hold one layer's keys of whole tokens, "
-                f"which are {entry} bytes each on one device"
+                f"pager.page_kib = {self.policy.pager.page_kib}: a page holds no token of one layer's keys, which are "
+                f"{entry} bytes each on one device"
             )
         return self.policy.override({"pager.block_size_tokens": page // entry})
 

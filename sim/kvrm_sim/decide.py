@@ -69,6 +69,7 @@ def decide(p: Record, s: Record, step: Record, a: Arrays) -> bool:
         s.undecided = 1
         s.blocks_taken = 0
         s.num_moves = 0
+        s.admissions_before = s.admissions
         step.admitted = 0
         step.hit_tokens = 0
         step.copied_blocks = 0

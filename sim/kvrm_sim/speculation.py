@@ -18,6 +18,8 @@ from kvrm_sim.state import NONE, Arrays, Record
 @kernel
 def drafts_of(p: Record, s: Record, a: Arrays, row: int) -> int:
     """Drafts of a row in the coming step: no entry may lie beyond the limit or the reservation."""
+    if a.rows[row].order >= s.admissions_before:
+        return 0  # it has joined in this very decision
     q = a.requests[a.rows[row].request]
     room = p.limit_tokens if p.reserve == PAGED else q.reserved_tokens
     known = row_computed(s, a.rows, row) + 1

@@ -161,7 +161,8 @@ SCALARS = _record(
     "num_moving", "active_out", "active_in", "link_at_ns", "transfers", "readied", "swaps",
     "loaded_blocks", "unnoticed_ns",
     "new_out_blocks", "new_out_groups", "new_in_blocks", "new_in_groups", "new_offload_blocks", "new_offload_groups",
-    "new_compacted_blocks", "new_compaction_groups", "came_free", "longest_drafted", "undecided", "again", "num_moves",
+    "new_compacted_blocks", "new_compaction_groups", "came_free", "longest_drafted", "undecided",
+    "admissions_before", "again", "num_moves",
     "idle_decisions", "carried_preemptions", "check_stamp",
     # totals: of steps that have ended, then of decisions
     *_OF_ALL,

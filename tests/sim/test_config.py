@@ -37,7 +37,7 @@ def refused(policy: str, changes: dict[str, object]) -> str:
 def test_presets_are_those_promised() -> None:
     assert set(policy_names()) == {
         "static", "static-batch", "bucketed", "orca-max", "orca-pow2", "orca-oracle", "dynamic", "graph-paged", "kv-rm",
-        "kv-rm-delta", "kv-rm-window",
+        "kv-rm-delta", "kv-rm-window", "vmm",
     }  # fmt: skip
     assert len(model_names()) == 10
     assert hardware_names() == ("a100-40gb", "a100-80gb-sxm", "h100-80gb-sxm", "h200")

@@ -83,6 +83,10 @@ PARTS = (
     ("host",),
     ("host", "run_ahead"),
     ("host", "compaction"),
+    ("host", "speculation"),
+    ("offload",),
+    ("host", "offload"),
+    ("host", "offload", "run_ahead"),
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -319,7 +320,8 @@ def test_a_sorted_release_gives_the_blocks_out_again_in_ascending_order(data: hs
     blocks["free"][others] = 1
     blocks["stack"][: len(others)] = others
     s.free_blocks = len(others)
-    pager.release_row(p, s, rows, blocks, tree, table, 0, len(held))
+    arrays = SimpleNamespace(rows=rows, blocks=blocks, tree=tree, table=table)
+    pager.release_row(p, s, arrays, 0, False)
     assert (s.free_blocks, s.reserved_blocks, s.blocks_freed) == (total, 0, len(held))
     given_out = [int(pool.take_block(p, s, blocks, tree, 0)) for _ in range(total)]
     if placement == pool.LIFO:
