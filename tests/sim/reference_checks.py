@@ -148,9 +148,8 @@ def _check_held_up(replica: Replica) -> None:
         assert scheduler.pager.pending_ids() != set(), f"row {r.row} waits for nothing"
         assert replica.config.paged, f"row {r.row} has a reservation and waits for blocks"
     if replica.config.prefill != "separate" and scheduler.held_up:
-        admitted = {e.row for e in replica.events if e.kind == "admit" and e.time_ns == replica.now_ns}
-        later = scheduler.running[scheduler.running.index(scheduler.held_up[-1]) :]
-        assert not admitted & {r.row for r in later[1:]}, f"rows {admitted} were admitted while a row waits"
+        joined = [r.row for r in scheduler.running if r.joined_in == replica.pipeline.number]
+        assert not joined, f"rows {joined} joined while a row waits"
 
 
 def _check_written(replica: Replica, r: Request, n: int) -> None:

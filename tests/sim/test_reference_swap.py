@@ -303,3 +303,11 @@ def test_the_keyed_block_of_a_swapped_row_is_hit_and_it_comes_in_without() -> No
     assert keyed not in table(result, 3, 1)
     assert [step.cached_blocks for step in result.steps[2:4]] == [1, 0]
     assert plans(result, "host_in_blocks")[3] == 2
+
+
+@pytest.mark.parametrize("prefill", ["chunked", "separate"])
+def test_who_comes_in_drafts_nothing_in_that_decision(prefill: str) -> None:
+    """Row 1 comes in at 5 s, alone: one token without a draft, then each with one."""
+    result = run(swapping(prefill=prefill, draft_tokens=1, pool_blocks=9), (0, 3, 5), (0, 3, 5))
+    assert planned(result) == [(0, 1), *[(0,)] * 4, *[(1,)] * 4]
+    assert plans(result, "drafted_tokens") == [0, 1, 1, 1, 1, 0, 1, 1, 1]

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from tests.sim.reference import ReferenceResult, Step, simulate
-from tests.sim.strategies import Case, constant, random_case
+from tests.sim.strategies import Case, constant, moves_if_cheaper, random_case
 
 MODES = ("none", "chunked", "separate")
 
@@ -166,6 +166,17 @@ def test_all_parts_at_once_keep_every_invariant(seed: int) -> None:
     simulate(config, case.arrivals, case.step_cost)
 
 
+@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("offload", [False, True])
+def test_all_parts_that_go_with_swapping_keep_every_invariant(seed: int, offload: bool) -> None:
+    case = random_case(seed, host=True, offload=offload, compaction=True, speculation=True, max_padding=True)
+    config = case.config
+    assert (config.preempt != "recompute", config.offload, config.compaction != "none") == (True, offload, True)
+    assert config.draft_tokens > 0
+    cheaper = moves_if_cheaper(case)
+    simulate(config, case.arrivals, case.step_cost, swap_is_cheaper=cheaper, load_is_cheaper=cheaper)
+
+
 def test_padding_keeps_steps_off_the_ladder_and_changes_nothing_else() -> None:
     """With steps that cost the same."""
     kept_off = served = 0
@@ -191,3 +202,12 @@ def test_far_history_and_speculation_are_not_drawn_together() -> None:
     with pytest.raises(AssertionError, match="a row with far history drafts nothing"):
         random_case(0, far_history=True, speculation=True)
     assert not any(random_case(seed, speculation=True).config.far_history for seed in range(100))
+
+
+@pytest.mark.parametrize("part", ["compaction", "speculation"])
+def test_run_ahead_goes_with_neither_compaction_nor_speculation(part: str) -> None:
+    with pytest.raises(AssertionError, match="with steps in flight nothing is compacted or drafted"):
+        random_case(0, run_ahead=True, **{part: True})
+    config = random_case(0, **{part: True}).config
+    with pytest.raises(AssertionError, match="in flight"):
+        replace(config, run_ahead=1)
