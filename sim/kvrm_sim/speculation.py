@@ -45,7 +45,7 @@ def count_drafts(s: Record, step: Record, a: Arrays) -> None:
 @kernel
 def _accepted(p: Record, row: int, delivered: int, drafts: int) -> int:
     """How many drafts of a row are accepted: as many as are drawn before the first that is not."""
-    seed = mixed(int(p.seed), row, delivered)
+    seed = mixed(int(p.seed), int(row), int(delivered))  # numpy's integers would warn where these wrap
     for at in range(drafts):
         if not draw(seed, at) < p.acceptance:
             return at
