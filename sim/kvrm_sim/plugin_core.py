@@ -72,7 +72,7 @@ def notice(parts: Sequence[type[Part]]) -> str | None:
     if compiled.is_warm(_key(parts) if parts else None):
         return None
     what = f" with {' and '.join(map(part_name, parts))}" if parts else ""
-    return f"compiling the simulator's core{what}, once for this version (about 20 s)"
+    return f"compiling the simulator's core{what}, once for this version (about a minute)"
 
 
 def core_of(parts: Sequence[type[Part]]) -> Core:
