@@ -98,8 +98,8 @@ def test_parts_of_policies_that_are_asked_for_give_identical_integers(parts: tup
 
 @pytest.mark.long
 @pytest.mark.parametrize("parts", PARTS, ids="+".join)
-@pytest.mark.parametrize("batch", range(10))
-def test_hundreds_of_pairs_with_each_part_give_identical_integers(batch: int, parts: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("batch", range(2))
+def test_more_pairs_with_each_part_give_identical_integers(batch: int, parts: tuple[str, ...]) -> None:
     for seed in range(20_000 + batch * BATCH, 20_000 + (batch + 1) * BATCH):
         assert_same(random_case(seed, **dict.fromkeys(parts, True)))
 
