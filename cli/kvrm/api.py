@@ -188,31 +188,17 @@ def replay(
     the router may name (docs/plugins.md). Raises InputError (wrong input) and WorkError (the run failed).
     """
     with plugged(plugins):
-        return _replay(trace, policy, out, force, driver, stop_at_s, progress, keep, options)
-
-
-def _replay(
-    trace: str | Path | Trace,
-    policy: str | Path | Policy,
-    out: str | Path | None,
-    force: bool,
-    driver: Driver,
-    stop_at_s: float | None,
-    progress: Progress | None,
-    keep: bool,
-    options: RunOptions,
-) -> Replay:
-    _check_stop(stop_at_s)
-    cluster, replica = split_options(options)
-    (config,) = _configs([policy], replica)
-    opened = _opened(trace)
-    check_cluster(cluster, driver, opened, (config,))
-    if out is None:
-        return Replay((_run(opened, config, None, driver, stop_at_s, progress, keep, cluster),))
-    target = Path(out)
-    with staged(target, kind="folder", force=force) as unfinished:
-        result = _run(opened, config, unfinished, driver, stop_at_s, progress, True, cluster)
-    return Replay((replace(result, folder=target),), folder=target)
+        _check_stop(stop_at_s)
+        cluster, replica = split_options(options)
+        (config,) = _configs([policy], replica)
+        opened = _opened(trace)
+        check_cluster(cluster, driver, opened, (config,))
+        if out is None:
+            return Replay((_run(opened, config, None, driver, stop_at_s, progress, keep, cluster),))
+        target = Path(out)
+        with staged(target, kind="folder", force=force) as unfinished:
+            result = _run(opened, config, unfinished, driver, stop_at_s, progress, True, cluster)
+        return Replay((replace(result, folder=target),), folder=target)
 
 
 def compare(
@@ -235,40 +221,26 @@ def compare(
     ``comparison.png`` and ``.svg``, and ``summary.json``. Other options and errors: :func:`replay`.
     """
     with plugged(plugins):
-        return _compare(trace, policies, out, force, driver, stop_at_s, progress, keep, options)
-
-
-def _compare(
-    trace: str | Path | Trace,
-    policies: Sequence[str | Path | Policy],
-    out: str | Path | None,
-    force: bool,
-    driver: Driver,
-    stop_at_s: float | None,
-    progress: Progress | None,
-    keep: bool,
-    options: RunOptions,
-) -> Comparison:
-    _check_stop(stop_at_s)
-    cluster, replica = split_options(options)
-    configs = _configs(policies, replica)
-    names = _distinct(config.policy.name for config in configs)
-    opened = _opened(trace)
-    check_cluster(cluster, driver, opened, configs)
-    if out is None:
-        return Comparison(
-            tuple(_run(opened, config, None, driver, stop_at_s, progress, keep, cluster) for config in configs)
-        )
-    target = Path(out)
-    with staged(target, kind="folder", force=force) as unfinished:
-        unfinished.mkdir()
-        results = tuple(
-            _run(opened, config, unfinished / name, driver, stop_at_s, progress, True, cluster)
-            for config, name in zip(configs, names, strict=True)
-        )
-        figure = _write_comparison(Comparison(results), unfinished)
-    moved = tuple(replace(result, folder=target / name) for result, name in zip(results, names, strict=True))
-    return Comparison(moved, folder=target, figure=target / figure)
+        _check_stop(stop_at_s)
+        cluster, replica = split_options(options)
+        configs = _configs(policies, replica)
+        names = _distinct(config.policy.name for config in configs)
+        opened = _opened(trace)
+        check_cluster(cluster, driver, opened, configs)
+        if out is None:
+            return Comparison(
+                tuple(_run(opened, config, None, driver, stop_at_s, progress, keep, cluster) for config in configs)
+            )
+        target = Path(out)
+        with staged(target, kind="folder", force=force) as unfinished:
+            unfinished.mkdir()
+            results = tuple(
+                _run(opened, config, unfinished / name, driver, stop_at_s, progress, True, cluster)
+                for config, name in zip(configs, names, strict=True)
+            )
+            figure = _write_comparison(Comparison(results), unfinished)
+        moved = tuple(replace(result, folder=target / name) for result, name in zip(results, names, strict=True))
+        return Comparison(moved, folder=target, figure=target / figure)
 
 
 def _opened(trace: str | Path | Trace) -> Trace:

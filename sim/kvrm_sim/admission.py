@@ -115,7 +115,6 @@ def _begin_row(p: Record, s: Record, step: Record, a: Arrays, row: int, cached: 
     computed = cached * p.block_size
     if copied_from != 0:
         computed = known - 1
-        a.rows[row].copied_from = copied_from
         log_move(p, s, a, MOVE_TAIL, copied_from, a.table[row, cached])
         step.copied_blocks += 1
     _count_hit(s, step, q, computed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kvrm_sim.bittree import tree_clear
 from kvrm_sim.compiled import kernel, outlined
 from kvrm_sim.decoding import READ_STAGED, row_computed
-from kvrm_sim.moves import MOVE_COMPACT, log_move
+from kvrm_sim.moves import MOVE_COMPACT, log_move, starts_group
 from kvrm_sim.pager import PAGED, held_blocks, history_runs, opens_run
 from kvrm_sim.pool import fill_store
 from kvrm_sim.prefix import forget_chain, move_key
@@ -97,8 +97,7 @@ def _compact_blocks(p: Record, s: Record, a: Arrays) -> None:
             target += 1
         _move_block(p, s, a, source, target)
         log_move(p, s, a, MOVE_COMPACT, source, target)
-        if source != last_source + 1 or target != last_target + 1:
-            s.new_compaction_groups += 1
+        s.new_compaction_groups += starts_group(1, source, target, last_source, last_target)
         last_source, last_target = source, target
     s.new_compacted_blocks += moves
     row = s.running_head

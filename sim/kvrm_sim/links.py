@@ -46,7 +46,6 @@ def submit_transfer(p: Record, s: Record, rows: Records, row: int, direction: in
     r.direction = direction
     r.done_ns = NONE
     r.noticed = 0  # a row that came in and goes out again was noticed once
-    r.sequence = s.transfers
     s.transfers += 1
     rows["moving"][s.num_moving] = row
     s.num_moving += 1

@@ -25,3 +25,9 @@ def log_move(p: Record, s: Record, a: Arrays, kind: int, source: int, target: in
         a.moves[s.num_moves, 1] = source
         a.moves[s.num_moves, 2] = target
     s.num_moves += 1  # more than there is room for: Python raises
+
+
+@kernel
+def starts_group(merges: int, source: int, target: int, last_source: int, last_target: int) -> int:
+    """1 when a block is copied in another group than the one before it, which it joins when both ids follow, else 0."""
+    return 0 if merges and source == last_source + 1 and target == last_target + 1 else 1

@@ -8,7 +8,7 @@ arrays of its own (`host_*`) with parameters and scalars of its own. Blocks that
 from __future__ import annotations
 
 from kvrm_sim.compiled import kernel, outlined
-from kvrm_sim.moves import MOVE_LOAD, MOVE_OFFLOAD, log_move
+from kvrm_sim.moves import MOVE_LOAD, MOVE_OFFLOAD, log_move, starts_group
 from kvrm_sim.pool import next_piece, release_block, take_from_extent
 from kvrm_sim.prefix import (
     add_key,
@@ -22,7 +22,8 @@ from kvrm_sim.prefix import (
     make_room,
     touch,
 )
-from kvrm_sim.state import Arrays, Ints, Record
+from kvrm_sim.sorting import sort_ids
+from kvrm_sim.state import Arrays, Record
 
 
 @kernel
@@ -67,22 +68,6 @@ def release_on_host(a: Arrays, first: int) -> None:
         last = before
 
 
-@kernel
-def _sort(ids: Ints, first: int, end: int) -> None:
-    gap = 1
-    while gap * 3 < end - first:
-        gap = gap * 3 + 1
-    while gap > 0:
-        for at in range(first + gap, end):
-            block = ids[at]
-            to = at
-            while to - gap >= first and ids[to - gap] > block:
-                ids[to] = ids[to - gap]
-                to -= gap
-            ids[to] = block
-        gap //= 3
-
-
 @outlined
 def make_room_keeping(p: Record, s: Record, a: Arrays, count: int) -> None:
     """Evict until the free store holds `count` blocks; the host keeps what is evicted, as far as it has room."""
@@ -94,7 +79,7 @@ def make_room_keeping(p: Record, s: Record, a: Arrays, count: int) -> None:
     for at in range(number):
         evicted[at] = block
         block = a.blocks[block].next
-    _sort(evicted, 0, number)
+    sort_ids(evicted, 0, number, False)
     _keep_on_host(p, s, a, number)
     make_room(p, s, a.blocks, a.tree, a.keys, count)
 
@@ -123,8 +108,7 @@ def _keep_on_host(p: Record, s: Record, a: Arrays, number: int) -> None:
         source, after = a.scratch[at], blocks[target].next
         add_key(hp, blocks, keys, a.blocks[source].key, target)
         keep_again(hs, blocks, target)
-        if p.host_merge == 0 or source != last_source + 1 or target != last_target + 1:
-            s.new_offload_groups += 1
+        s.new_offload_groups += starts_group(p.host_merge, source, target, last_source, last_target)
         last_source, last_target = source, target
         log_move(p, s, a, MOVE_OFFLOAD, source, target)
         target = after
@@ -168,8 +152,7 @@ def count_loads(p: Record, s: Record, a: Arrays, row: int, ids_at: int, first: i
     groups, last_source, last_target = 0, -1, -1
     for link in range(first, first + count):
         source, target = _on_host(p, a, ids_at, link), a.table[row, link]
-        if p.host_merge == 0 or source != last_source + 1 or target != last_target + 1:
-            groups += 1
+        groups += starts_group(p.host_merge, source, target, last_source, last_target)
         last_source, last_target = source, target
         log_move(p, s, a, MOVE_LOAD, source, target)
     s.new_in_blocks += count

@@ -25,6 +25,7 @@ from kvrm_sim.pool import (
     take_from_extent,
 )
 from kvrm_sim.prefix import hold, let_go, make_room
+from kvrm_sim.sorting import sort_ids
 from kvrm_sim.state import Arrays, Ints, Record, Records
 
 RELEASE_REVERSE, RELEASE_SORTED = range(2)
@@ -157,23 +158,6 @@ def take_run(
 
 
 @kernel
-def _sort(table: Ints, row: int, first: int, end: int, descending: bool) -> None:
-    """Sort entries [first, end) of a table's row in place (Shell's sort: they are ascending runs already)."""
-    gap = 1
-    while gap * 3 < end - first:
-        gap = gap * 3 + 1
-    while gap > 0:
-        for at in range(first + gap, end):
-            block = table[row, at]
-            to = at
-            while to - gap >= first and (table[row, to - gap] < block) == descending:
-                table[row, to] = table[row, to - gap]
-                to -= gap
-            table[row, to] = block
-        gap //= 3
-
-
-@kernel
 def _let_go_all(s: Record, blocks: Records, table: Ints, row: int, held: int, fenced: bool) -> int:
     """Let go of a row's blocks, last first. Those for the free store are left in entries [returned, held), in logical
     order.
@@ -218,9 +202,9 @@ def give_back_last(p: Record, s: Record, a: Arrays, row: int) -> None:
 
 
 @kernel
-def give_back(p: Record, s: Record, blocks: Records, tree: Ints, block: int) -> None:
+def give_back(p: Record, s: Record, blocks: Records, tree: Ints, block: int, fenced: bool) -> None:
     """Give one block to the free store, or behind a fence."""
-    if p.run_ahead > 0:
+    if fenced:
         fence(s, blocks, block, 1)
     else:
         release_block(p, s, blocks, tree, block)
@@ -242,15 +226,12 @@ def release_row(p: Record, s: Record, a: Arrays, row: int, at_once: bool) -> Non
         else:
             s.reserved_blocks -= held
         if p.release_order == RELEASE_SORTED:
-            _sort(table, row, first, held, p.placement != LIFO)
+            sort_ids(table[row], first, held, p.placement != LIFO)
         if p.placement == CONTIGUOUS and not fenced:
             _release_runs(p, s, blocks, tree, table, row, first, held)
         else:
             for logical in range(held - 1, first - 1, -1):
-                if fenced:
-                    fence(s, blocks, table[row, logical], 1)
-                else:
-                    release_block(p, s, blocks, tree, table[row, logical])
+                give_back(p, s, blocks, tree, table[row, logical], fenced)
     else:
         if fenced:
             fence(s, blocks, rows[row].run_start, held)
@@ -281,7 +262,7 @@ def drop_middle(
     if after < held:
         rows[row].runs -= _starts_run(table, row, after)
     for at in range(first, after):
-        give_back(p, s, blocks, tree, table[row, at])
+        give_back(p, s, blocks, tree, table[row, at], p.run_ahead > 0)
     for at in range(after, held):
         table[row, at - count] = table[row, at]
     rows[row].blocks = held - count

@@ -73,7 +73,6 @@ def open_stage_row(s: Record, rows: Records, request: int) -> int:
     r.planned = 0
     r.blocks = 0
     r.runs = 0
-    r.copied_from = 0
     r.begun = 0
     r.rewrites = 0
     r.drafts = 0

@@ -194,10 +194,10 @@ REQUESTS = _record(
 #: A row, indexed by stage row. `computed` of a decoding row is origin + decode_counter.
 ROWS = _record(
     "request", "slot", "order", "previous", "next", "decoding", "origin", "computed", "planned", "staged",
-    "blocks", "run_start", "runs", "copied_from", "begun", "dropped",
+    "blocks", "run_start", "runs", "begun", "dropped",
     "waits", "was_staged", "ended", "release_at", "rewrites", "drafts",
     # on the move: direction and times of the transfer, what it loads of a prompt
-    "direction", "done_ns", "sequence", "noticed", "ready_at", "loaded", "loaded_from",
+    "direction", "done_ns", "noticed", "ready_at", "loaded", "loaded_from",
     "grow_previous", "grow_next", "finish_previous", "finish_next", "finish_at",
     # columns that are arrays of their own, `slots` long: heaps, lists and the slot map
     "free_slot", "free_stage", "at_slot", "newcomer", "unstaged", "prefill", "growing", "finishing",

@@ -11,7 +11,7 @@ from kvrm_sim.compiled import kernel, outlined
 from kvrm_sim.cost import host_copy_ns, recompute_ns
 from kvrm_sim.decoding import forget_row, row_computed
 from kvrm_sim.links import IN, OUT, next_to_notice, submit_transfer
-from kvrm_sim.moves import MOVE_IN, MOVE_OUT, log_move
+from kvrm_sim.moves import MOVE_IN, MOVE_OUT, log_move, starts_group
 from kvrm_sim.offload import host_room, release_on_host, take_on_host, unpin_on_host
 from kvrm_sim.pager import blocks_for, history_runs, release_row
 from kvrm_sim.prefix import end_leaving, give_keys, start_leaving
@@ -56,8 +56,7 @@ def _copy(p: Record, s: Record, a: Arrays, row: int, target: int, count: int, ki
     groups, last_source, last_target = 0, -1, -1
     for logical in range(count):
         source = a.table[row, logical]
-        if p.host_merge == 0 or source != last_source + 1 or target != last_target + 1:
-            groups += 1
+        groups += starts_group(p.host_merge, source, target, last_source, last_target)
         last_source, last_target = source, target
         if kind == MOVE_OUT:
             log_move(p, s, a, kind, source, target)

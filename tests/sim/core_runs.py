@@ -73,8 +73,8 @@ def parameters_for(config: ReferenceConfig, costs: dict[str, float], **values: A
         "queue_order": code(config.order, words.Order),
         "aging_ns": config.aging_ns or 0,
         "victim": code(config.victim, words.Victim),
-        "run_ahead": getattr(config, "run_ahead", 0),
-        **later_parts(config),
+        "run_ahead": config.run_ahead,
+        **_optional_parts(config),
         "extent_blocks": config.extent_blocks,
         "release_order": code(config.release_order, words.ReleaseOrder),
         "tail_segments": config.layers if config.layout == "layer_major" else 1,
@@ -117,29 +117,27 @@ def parameters_for(config: ReferenceConfig, costs: dict[str, float], **values: A
     return core_parameters(decisions | costs | values, ladders)
 
 
-def later_parts(config: Any) -> dict[str, int | float]:
-    def get(name: str, default: Any) -> Any:
-        return getattr(config, name, default)
-
+def _optional_parts(config: ReferenceConfig) -> dict[str, int | float]:
+    """What few policies have: compaction, the host's pool, speculation, the bound on padding."""
     return {
-        "preempt": code(get("preempt", "recompute"), words.Preempt),
-        "host_blocks": get("host_blocks", 0),
-        "host_overlap": int(get("host_overlap", False)),
-        "host_merge": code(get("host_merge", "adjacent"), words.Merge),
+        "preempt": code(config.preempt, words.Preempt),
+        "host_blocks": config.host_blocks,
+        "host_overlap": int(config.host_overlap),
+        "host_merge": code(config.host_merge, words.Merge),
         "host_submission": code("kernel", words.Submission),
-        "offload": int(get("offload", False) and config.hash_block_tokens is not None),
-        "host_segment_ns": get("host_segment_ns", 0.0),
-        "host_out_block_ns": get("host_out_block_ns", 0.0),
-        "host_in_block_ns": get("host_in_block_ns", 0.0),
-        "out_slowdown": get("host_out_slowdown", 1.0),
-        "in_slowdown": get("host_in_slowdown", 1.0),
-        "compaction": code(get("compaction", "none"), words.Compaction),
-        "compaction_ratio": get("compaction_ratio", 0.0),
-        "compaction_max_moves": get("compaction_max_moves", 0),
-        "draft_tokens": get("draft_tokens", 0),
-        "acceptance": get("acceptance", 0.0),
-        "seed": (int(get("seed", 0)) + (1 << 63)) % (1 << 64) - (1 << 63),
-        "max_padding": get("max_padding", None) or 0.0,
+        "offload": int(config.offload and config.hash_block_tokens is not None),
+        "host_segment_ns": config.host_segment_ns,
+        "host_out_block_ns": config.host_out_block_ns,
+        "host_in_block_ns": config.host_in_block_ns,
+        "out_slowdown": config.host_out_slowdown,
+        "in_slowdown": config.host_in_slowdown,
+        "compaction": code(config.compaction, words.Compaction),
+        "compaction_ratio": config.compaction_ratio,
+        "compaction_max_moves": config.compaction_max_moves,
+        "draft_tokens": config.draft_tokens,
+        "acceptance": config.acceptance,
+        "seed": (config.seed + (1 << 63)) % (1 << 64) - (1 << 63),  # the same 64 bits, signed
+        "max_padding": config.max_padding or 0.0,
     }
 
 
