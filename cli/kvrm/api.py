@@ -102,7 +102,8 @@ def open_trace(
 ) -> Trace:
     """Open a trace file, or a built-in trace by name. See :func:`kvrm_traces.open_trace`.
 
-    A trace is cut and scaled with its methods ``spread_ties``, ``window``, ``limit``, ``replicas`` and ``speedup``.
+    A trace is cut and scaled with its methods ``spread_ties``, ``window``, ``limit``, ``replicas``, ``speedup`` and
+    ``at_rate``.
     """
     import kvrm_traces
 
