@@ -15,10 +15,12 @@ from kvrm.api import (
     plan,
     replay,
 )
+from kvrm.capacities import Capacities, capacity
 from kvrm.device import Validation, calibrate, calibrate_from_steps, validate
 from kvrm.results import Comparison, Replay
 
 __all__ = [
+    "Capacities",
     "ClusterOptions",
     "Comparison",
     "Replay",
@@ -26,6 +28,7 @@ __all__ = [
     "Validation",
     "calibrate",
     "calibrate_from_steps",
+    "capacity",
     "catalogue",
     "compare",
     "convert_trace",

@@ -37,8 +37,8 @@ def replay(
     """Replay a trace under one policy; print its summary, and write the run's folder with --out."""
     _check_output(output)
     with plugged(replica.plugin):
-        options = _replica_options(replica, reading, running)
-        shared = _cluster_options(cluster, load, running)
+        options = replica_options(replica, reading, running)
+        shared = cluster_options(cluster, load, running)
         plan = api.plan(policy, **options)
         if output.out is not None:
             folders.check(Path(output.out), kind="folder", force=output.force)
@@ -86,8 +86,8 @@ def compare(
     """
     _check_output(output)
     with plugged(replica.plugin):
-        options = _replica_options(replica, reading, running)
-        shared = _cluster_options(cluster, load, running)
+        options = replica_options(replica, reading, running)
+        shared = cluster_options(cluster, load, running)
         policies = policy or api.DEFAULT_POLICIES
         for name in policies:
             api.plan(name, **options)
@@ -124,7 +124,7 @@ def _check_output(output: Output) -> None:
         raise typer.BadParameter("there is nothing to replace without --out", param_hint="--force")
 
 
-def _cluster_options(cluster: Cluster, load: Load, running: Running) -> api.ClusterOptions:
+def cluster_options(cluster: Cluster, load: Load, running: Running) -> api.ClusterOptions:
     """The options of the cluster; those that contradict each other are refused before the trace is read."""
     several = {
         "--cluster": cluster.cluster,
@@ -152,7 +152,7 @@ def _cluster_options(cluster: Cluster, load: Load, running: Running) -> api.Clus
     return options
 
 
-def _replica_options(replica: Replica, reading: Reading, running: Running) -> api.ReplicaOptions:
+def replica_options(replica: Replica, reading: Reading, running: Running) -> api.ReplicaOptions:
     """The options that were given; the rest keeps the defaults of the configuration."""
     options: api.ReplicaOptions = {
         "model": replica.model,

@@ -14,8 +14,11 @@ if TYPE_CHECKING:
     from kvrm_traces import Trace
 
 
-def opened(source: str, reading: Reading, load: Load | None = None) -> Trace:
-    """Open the trace, apply the load options in their fixed order, and say on stderr what it turned out to be."""
+def opened(source: str, reading: Reading, load: Load | None = None, *, quiet: bool = False) -> Trace:
+    """Open the trace, apply the load options in their fixed order, and say on stderr what it turned out to be.
+
+    ``quiet``: it was said before.
+    """
     if load is not None:
         _check_clock(load)
     # Everything that can be wrong on the command line itself is refused before the file is read.
@@ -38,7 +41,7 @@ def opened(source: str, reading: Reading, load: Load | None = None) -> Trace:
         trace = trace.spread_ties(within_s, seed=reading.seed)
     if load is not None:
         trace = _loaded(trace, load, window)
-    for line in trace.info.notes:
+    for line in () if quiet else trace.info.notes:
         note(line)
     return trace
 
