@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvrm import api, folders, parse
-from kvrm.clusters import check_cluster, cluster_text
+from kvrm.clusters import cluster_text
 from kvrm.commands.source import opened
 from kvrm.console import complain, note, progress_bars, say
 from kvrm.flags import Cluster, Load, Output, Reading, Replica, Running
 from kvrm.presets import plugged
 from kvrm.results import Comparison, nothing_completed
+from kvrm_analysis.replicas import check_cluster
 
 if TYPE_CHECKING:
     from kvrm_traces import Trace
