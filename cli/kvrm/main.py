@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from kvrm import sweeps
 from kvrm.commands import device, listing, run, trace
 from kvrm.console import complain, say
 from kvrm.flags import expanded
@@ -45,6 +46,7 @@ app = typer.Typer(
 )
 app.command("replay")(expanded(run.replay))
 app.command("compare")(expanded(run.compare))
+app.command("sweep")(sweeps.command)
 app.command("calibrate")(device.calibrate)
 app.command("validate")(device.validate)
 app.command("list")(listing.list_names)
