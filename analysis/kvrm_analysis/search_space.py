@@ -1,7 +1,7 @@
 """The keys that a search varies: the axes of a study, as coordinates from 0 to 1 and back.
 
-A stretch of numbers (``{ range = [1, 8] }``, without ``step`` or ``points``) is continuous, or its whole numbers; a list
-or a range with points is its values in their order; words are in no order.
+A stretch of numbers (``{ range = [1, 8] }``, without ``step`` or ``points``) is continuous, or its whole numbers; a
+list or a range with points is its values in their order; words are in no order.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class Plan:
     def work(self) -> CellWork:
         """What an engine is given."""
         file = self.study.file
-        return CellWork(self.shared, file.folder, tuple(file.plugins))
+        return CellWork(self.shared, file.folder, tuple(file.plugins), code_version())
 
     def to_run(self, entries: Mapping[str, Entry], stale: Stale) -> list[Cell]:
         """One cell for each key that has no row yet, in the order of the study."""
@@ -132,13 +132,17 @@ def _files(study: Study, traces: Mapping[str, None]) -> dict[str, None]:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A study that has run: every cell has its row. ``ran`` and ``kept``: simulations now, and of before."""
+    """A study that has run: every cell has its row. ``ran`` and ``kept``: simulations now, and of before; ``stale``: of
+    before, by another version of the code. ``nothing_drawn``: the repeats of a cell are one and the same run.
+    """
 
     study: Study
     cells: pa.Table
     intervals: pa.Table | None
     ran: int
     kept: int
+    stale: int = 0
+    nothing_drawn: bool = False
     folder: Path | None = None
 
     @property
@@ -168,6 +172,26 @@ class Sweep:
             },
         }
 
+    def work_line(self) -> str:
+        """How much was simulated, and how much was there."""
+        shared = self.cells["key"].drop_null()
+        alike = len(shared) - len(shared.unique())
+        words = f"{self.ran:,} simulated now, {self.kept:,} kept from before"
+        return words + (f"; {alike:,} cells are the same run as another" if alike else "")
+
+    def notes(self) -> list[str]:
+        """What the reader of the tables should know."""
+        found = []
+        if self.stale:
+            what = "they ran again" if self.ran else "they were kept"
+            found.append(f"{self.stale:,} rows had been made by another version of the code: {what}")
+        if self.study.repeats > 1 and self.nothing_drawn:
+            found.append(
+                f"repeats = {self.study.repeats}: nothing is drawn in this study (its traces are files, its policies "
+                "do not speculate): repeats are the same run, and their intervals have no width"
+            )
+        return found
+
     def without_results(self) -> Iterator[tuple[int, str, str]]:
         """(cell, status, error) of each cell that is not done."""
         names = ("cell", "status", "error")
@@ -183,48 +207,60 @@ def run_plan(
     out: Path | None = None,
     resume: bool = True,
     stale: Stale = "rerun",
-    keep_runs: bool = False,
+    keep_runs: bool | Sequence[int] = False,
     progress: Progress | None = None,
 ) -> Sweep:
     """Run what has no row yet. ``out`` None: nothing is written, and nothing continued.
 
-    ``resume`` false forgets what the folder holds. ``keep_runs``: every cell leaves its run folder in ``runs/KEY``; a
-    cell that has a row but no folder runs again. Raises InputError for a folder that a sweep may not write; the rows of
-    an interrupted sweep are in the folder.
+    ``resume`` false forgets what the folder holds. ``keep_runs``: every cell, or those of these numbers, leave their
+    run folder in ``runs/KEY``; a cell that has a row but no folder runs again. Raises InputError for a folder that a
+    sweep may not write; the rows of an interrupted sweep are in the folder.
     """
+    folders = _folders(plan, keep_runs, out)
     if out is None:
-        if keep_runs:
-            raise InputError("keep_runs: the run folders need a place; pass out = FOLDER as well")
-        return _swept(plan, _run(plan, engine, {}, plan.to_run({}, stale), None, None, progress), 0, None)
+        cells = plan.to_run({}, stale)
+        return _swept(plan, _run(plan, engine, {}, cells, None, {}, progress), 0, 0, None)
     check_folder(out)
     with Journal(out, fresh=not resume) as journal:
         entries = read_entries(out)
         (out / "study.toml").write_text(plan.study.file.text, encoding="utf-8")
-        cells = plan.to_run(entries, stale)
-        if keep_runs:
-            cells = _with_folders(plan, cells, out)
+        cells = _with_folders(plan, plan.to_run(entries, stale), folders)
         kept = len({key for key in plan.keys if key}) - len(cells)
         for name in (CELLS, INTERVALS):
             if cells:
                 (out / name).unlink(missing_ok=True)  # it will not be of this study until all of it has run
-        folders = out / "runs" if keep_runs else None
         found = _run(plan, engine, entries, cells, journal, folders, progress)
-        sweep = _swept(plan, found, kept, out)
+        sweep = _swept(plan, found, kept, plan.stale(entries), out)
         write_table(sweep.cells, out / CELLS)
         if sweep.intervals is not None:
             write_table(sweep.intervals, out / INTERVALS)
     return sweep
 
 
-def _with_folders(plan: Plan, cells: Sequence[Cell], out: Path) -> list[Cell]:
-    """The cells to run when each has to leave a folder."""
+def _folders(plan: Plan, keep_runs: bool | Sequence[int], out: Path | None) -> dict[str, Path]:
+    """Where cells leave their run folders, by key. Raises InputError for a number that is no cell's."""
+    if not isinstance(keep_runs, bool):
+        for number in keep_runs:
+            if not 0 <= number < len(plan.cells):
+                raise InputError(f"runs = {number}: should be the number of a cell, 0 to {len(plan.cells) - 1}")
+    if keep_runs is False or keep_runs == ():
+        return {}
+    if out is None:
+        raise InputError("runs: the run folders need a place; pass out = FOLDER as well")
+    numbers = range(len(plan.cells)) if keep_runs is True else keep_runs
+    return {key: out / "runs" / key for number in numbers if (key := plan.keys[number]) is not None}
+
+
+def _with_folders(plan: Plan, cells: Sequence[Cell], folders: Mapping[str, Path]) -> list[Cell]:
+    """The cells to run, those that lack the folder that they have to leave among them."""
     wanted, seen = {cell.at for cell in cells}, set[str]()
     found = []
     for cell, key in zip(plan.cells, plan.keys, strict=True):
-        if key is not None and key not in seen and (cell.at in wanted or not (out / "runs" / key).is_dir()):
+        if key is None or key in seen:
+            continue
+        seen.add(key)
+        if cell.at in wanted or (key in folders and not folders[key].is_dir()):
             found.append(cell)
-        if key is not None:
-            seen.add(key)
     return found
 
 
@@ -234,7 +270,7 @@ def _run(
     entries: Mapping[str, Entry],
     cells: Sequence[Cell],
     journal: Journal | None,
-    folders: Path | None,
+    folders: Mapping[str, Path],
     progress: Progress | None,
 ) -> tuple[dict[str, Row], int]:
     """The row of every key, and how many of them were run."""
@@ -242,10 +278,7 @@ def _run(
     wanted = set(keys.values())
     rows = {key: entry.row for key, entry in entries.items() if key in wanted}
     names = [keys[cell.at] for cell in cells]
-    tasks = [
-        CellTask(cell.settings, None if folders is None else folders / key)
-        for cell, key in zip(cells, names, strict=True)
-    ]
+    tasks = [CellTask(cell.settings, folders.get(key)) for cell, key in zip(cells, names, strict=True)]
     known = len(wanted) - len(tasks)
     code = code_version()
     if progress is not None:
@@ -260,8 +293,9 @@ def _run(
     return rows, len(tasks)
 
 
-def _swept(plan: Plan, found: tuple[dict[str, Row], int], kept: int, out: Path | None) -> Sweep:
+def _swept(plan: Plan, found: tuple[dict[str, Row], int], kept: int, stale: int, out: Path | None) -> Sweep:
     rows, count = found
     every = [plan.known[cell.at] if key is None else rows[key] for cell, key in zip(plan.cells, plan.keys, strict=True)]
     intervals = intervals_table(plan.study, plan.cells, every) if plan.study.repeats > 1 else None
-    return Sweep(plan.study, cells_table(plan.study, plan.cells, plan.keys, every), intervals, count, kept, out)
+    table = cells_table(plan.study, plan.cells, plan.keys, every)
+    return Sweep(plan.study, table, intervals, count, kept, stale, plan.nothing_drawn, out)

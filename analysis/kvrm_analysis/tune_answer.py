@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -142,11 +143,15 @@ def answered(study: TuneStudy, search: Search) -> Tuned:
     best = None
     if feasible and len(study.goals) == 1:
         goal = study.goals[0]
-        best = min(feasible, key=lambda trial: ((-1 if goal.maximize else 1) * (trial.values or (0.0,))[0], trial.number))
+        best = min(
+            feasible, key=lambda trial: ((-1 if goal.maximize else 1) * (trial.values or (0.0,))[0], trial.number)
+        )
     neighbours: tuple[Neighbour, ...] = ()
     if best is not None:
         beside = list(study.space.neighbours(best.settings))
-        kept = [(key, change) for key, change in beside if study.file.allows({**study.file.base, **best.settings, **change})]
+        kept = [
+            (key, change) for key, change in beside if study.file.allows({**study.file.base, **best.settings, **change})
+        ]
         rows = search.rows_of([{**best.settings, **change} for _, change in kept])
         neighbours = tuple(
             Neighbour(key, change[key], _values(study, row), _broken(study, row))
@@ -195,7 +200,12 @@ def _broken(study: TuneStudy, row: Row) -> tuple[str, ...]:
 
 
 def _trial(trial: Tried) -> dict[str, Any]:
-    return {"trial": trial.number, "settings": dict(trial.settings), "values": list(trial.values or ()), "row": trial.row}
+    return {
+        "trial": trial.number,
+        "settings": dict(trial.settings),
+        "values": list(trial.values or ()),
+        "row": trial.row,
+    }
 
 
 def _settings(settings: Mapping[str, Any]) -> str:
@@ -204,3 +214,15 @@ def _settings(settings: Mapping[str, Any]) -> str:
 
 def _value(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def write_answer(tuned: Tuned, folder: Path) -> Path:
+    """study.toml, trials.csv, summary.json and the figure tune.png and .svg into the folder; returns the figure."""
+    import pandas as pd
+
+    from kvrm_analysis.tune_figure import tune_figure
+
+    (folder / "study.toml").write_text(tuned.study.file.text, encoding="utf-8")
+    pd.DataFrame(tuned.to_rows()).to_csv(folder / "trials.csv", index=False, lineterminator="\n")
+    (folder / "summary.json").write_text(json.dumps(tuned.to_dict(), indent=2) + "\n", encoding="utf-8")
+    return tune_figure(tuned, folder / "tune.png")

@@ -18,7 +18,7 @@ BLACK, BLUE, RED = COLOURS[:3]
 
 
 def tune_figure(tuned: Tuned, path: str | Path) -> Path:
-    """Draw it as PNG and SVG at ``path``; returns the PNG's path. Without two figures there is only the second panel."""
+    """Draw it as PNG and SVG at ``path``; returns the PNG's path. Without two figures there is no first panel."""
     target, study = Path(path), tuned.study
     asked = " and ".join(str(goal) for goal in study.goals) + (f" with {study.slo}" if study.slo else "")
     said = (

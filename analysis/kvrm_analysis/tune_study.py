@@ -1,9 +1,9 @@
 """[tune] of a study: what is searched for, under which SLO, how long and by what (docs/tuning.md).
 
-    [tune]
-    objective = "minimize kv_footprint"       # or two, for a front
-    slo = ["itl_p99 <= 160ms"]
-    trials = 64
+[tune]
+objective = "minimize kv_footprint"       # or two, for a front
+slo = ["itl_p99 <= 160ms"]
+trials = 64
 """
 
 from __future__ import annotations
@@ -49,10 +49,12 @@ class TuneStudy:
     @property
     def fingerprint(self) -> str:
         """Of all that decides a trial but how many there are."""
-        told = {key: value for key, value in self.file.sections.get("tune", {}).items() if key != "trials"}
-        axes = [self.file.sections.get(name) for name in ("axes", "sample")]
-        constraints = [constraint.text for constraint in self.file.constraints]
-        text = json.dumps([dict(self.file.base), axes, constraints, self.file.plugins, told, code_version()], default=list)
+        file = self.file
+        axes = [file.sections.get(name) for name in ("axes", "sample")]
+        texts = [str(goal) for goal in self.goals], str(self.slo), [constraint.text for constraint in file.constraints]
+        how = self.sampler, self.seed, self.batch, self.windows, self.allow_overload
+        told = [dict(file.base), axes, texts, file.plugins, how, code_version()]
+        text = json.dumps(told, sort_keys=True, default=list)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def excesses(self, row: Row) -> dict[str, float]:
@@ -89,7 +91,9 @@ def tune_of(file: StudyFile) -> TuneStudy:
         raise ConfigError(f"tune.objective: {len(goals)} objectives; one, or two for a front", "tune.objective")
     sampler = given.get("sampler", "tpe" if len(goals) == 1 else "nsga2")
     if sampler not in get_args(Sampler):
-        raise ConfigError(f"tune.sampler = {sampler!r}: should be one of {', '.join(get_args(Sampler))}", "tune.sampler")
+        raise ConfigError(
+            f"tune.sampler = {sampler!r}: should be one of {', '.join(get_args(Sampler))}", "tune.sampler"
+        )
     windows = _windows(given.get("windows", []))
     if windows and len(goals) > 1:
         raise ConfigError("tune.windows: trials are given up by one objective; leave it out with two", "tune.windows")

@@ -3,8 +3,8 @@
 Each trial is proposed by a sampler that is seeded with the study's seed and the trial's number, from the trials before
 its batch: so an interrupted search goes on as if it had not been, and the number of workers changes nothing.
 
-*Early windows*: a trial runs the first share of the requests first. It is given up when it misses what it has to meet by
-more than MARGIN there, or when it is worse there than half of the trials that have seen the whole trace.
+*Early windows*: a trial runs the first share of the requests first. It is given up when it misses what it has to meet
+by more than MARGIN there, or when it is worse there than half of the feasible trials that have seen the whole trace.
 """
 
 from __future__ import annotations
@@ -41,6 +41,9 @@ NAME = "kvrm"
 MARGIN = 0.2
 #: Trials that have seen the whole trace before others are given up for being worse.
 FIRST = 8
+
+#: Trials in a generation of NSGA-II.
+POPULATION = 16
 
 Progress = Callable[[int, int], None]
 
@@ -242,8 +245,9 @@ class Search:
         if self._study.sampler == "random":
             return samplers.RandomSampler(seed=seed)
         if self._study.sampler == "nsga2":
-            return samplers.NSGAIISampler(seed=seed, population_size=max(8, min(50, self._study.trials // 4)))
-        return samplers.TPESampler(seed=seed, multivariate=True, n_startup_trials=_startup(self._study))
+            return samplers.NSGAIISampler(seed=seed, population_size=POPULATION)
+        drawn = max(6, 2 * len(self._study.space.dimensions))
+        return samplers.TPESampler(seed=seed, multivariate=True, n_startup_trials=drawn)
 
     def _opened(self) -> optuna.Study:
         optuna = self._optuna
@@ -265,11 +269,6 @@ class Search:
                 "change): choose another --out, or search anew with --no-resume"
             )
         return found
-
-
-def _startup(study: TuneStudy) -> int:
-    """Random trials before the model: a few a key, at most a quarter of all."""
-    return max(4, min(2 * len(study.space.dimensions) + 2, study.trials // 4))
 
 
 def _suggest(trial: Any, of: Axis | Dimension) -> Any:

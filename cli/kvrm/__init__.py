@@ -18,6 +18,7 @@ from kvrm.api import (
 from kvrm.capacities import Capacities, capacity
 from kvrm.device import Validation, calibrate, calibrate_from_steps, validate
 from kvrm.results import Comparison, Replay
+from kvrm.sweeps import sweep, sweep_dry_run
 
 __all__ = [
     "Capacities",
@@ -36,6 +37,8 @@ __all__ = [
     "open_trace",
     "plan",
     "replay",
+    "sweep",
+    "sweep_dry_run",
     "validate",
 ]
 
