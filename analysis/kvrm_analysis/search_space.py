@@ -17,7 +17,7 @@ from kvrm_sim.errors import ConfigError
 from kvrm_sim.plugin_registry import using
 
 #: A neighbour in a stretch lies this share of it away.
-STEP = 0.1
+STEP = 0.05
 
 
 @dataclass(frozen=True)

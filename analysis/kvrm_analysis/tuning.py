@@ -31,8 +31,6 @@ from kvrm_sim.errors import InputError
 from kvrm_traces import BUILTINS
 
 if TYPE_CHECKING:
-    import optuna
-
     from kvrm_traces.shared import SharedTrace
 
 JOURNAL = "trials.journal"
@@ -116,7 +114,7 @@ class Search:
         self._folder = folder
         self._known: dict[str, Row] = {}
         with _quiet():
-            self._trials: optuna.Study = self._opened()
+            self._trials: Any = self._opened()
         for trial in self.trials:
             if not trial.given_up:
                 self._known[self._name({**study.file.base, **trial.settings})] = trial.row
@@ -249,7 +247,7 @@ class Search:
         drawn = max(6, 2 * len(self._study.space.dimensions))
         return samplers.TPESampler(seed=seed, multivariate=True, n_startup_trials=drawn)
 
-    def _opened(self) -> optuna.Study:
+    def _opened(self) -> Any:
         optuna = self._optuna
         storage = None
         if self._folder is not None:
@@ -257,9 +255,7 @@ class Search:
 
             storage = optuna.storages.JournalStorage(JournalFileBackend(str(self._folder / JOURNAL)))
         directions = [goal.direction for goal in self._study.goals]
-        found: optuna.Study = optuna.create_study(
-            study_name=NAME, storage=storage, directions=directions, load_if_exists=True
-        )
+        found = optuna.create_study(study_name=NAME, storage=storage, directions=directions, load_if_exists=True)
         fingerprint = found.user_attrs.get("fingerprint")
         if fingerprint is None:
             found.set_user_attr("fingerprint", self._study.fingerprint)

@@ -18,7 +18,9 @@ from kvrm.api import (
 from kvrm.capacities import Capacities, capacity
 from kvrm.device import Validation, calibrate, calibrate_from_steps, validate
 from kvrm.results import Comparison, Replay
+from kvrm.sensitivities import sensitivity
 from kvrm.sweeps import sweep, sweep_dry_run
+from kvrm.tunes import tune
 
 __all__ = [
     "Capacities",
@@ -37,8 +39,10 @@ __all__ = [
     "open_trace",
     "plan",
     "replay",
+    "sensitivity",
     "sweep",
     "sweep_dry_run",
+    "tune",
     "validate",
 ]
 
