@@ -241,7 +241,7 @@ def _indices(study: SensitivityStudy, values: npt.NDArray[np.float64]) -> tuple[
             calc_second_order=False,
             num_resamples=study.resamples,
             conf_level=study.confidence,
-            seed=study.seed,
+            seed=study.seed + 1,  # of 0 it would draw from a generator that nobody seeded
         )
     return tuple(
         Index(key, *(float(found[name][at]) for name in ("S1", "S1_conf", "ST", "ST_conf")))

@@ -10,6 +10,7 @@ from typing import Any
 
 from kvrm_analysis.cell_rows import Row
 from kvrm_analysis.figures_of_merit import Figure
+from kvrm_analysis.slo import Term
 from kvrm_analysis.tune_study import TuneStudy
 from kvrm_analysis.tuning import Search, Tried
 
@@ -125,15 +126,22 @@ class Tuned:
         return ", ".join(f"{each.short} {each.text(each.in_row(row))}" for each in dict.fromkeys(figures))
 
 
-def front_of(study: TuneStudy) -> tuple[tuple[Figure, bool], tuple[Figure, bool]] | None:
-    """The two figures of the front, each with whether more is better: both objectives, or the objective and what the
-    first bound of the SLO is on. None where there is one figure only.
+def front_of(study: TuneStudy, best: Tried | None) -> tuple[tuple[Figure, bool], tuple[Figure, bool]] | None:
+    """The two figures of the front, each with whether more is better: both objectives, or the objective and the bounded
+    figure that is nearest to its bound at the best. None where there is one figure only.
     """
     first = study.goals[0]
     if len(study.goals) > 1:
         return (first.figure, first.maximize), (study.goals[1].figure, study.goals[1].maximize)
-    terms = [term for term in study.slo.terms if term.figure != first.figure] if study.slo else []
-    return ((first.figure, first.maximize), (terms[0].figure, not terms[0].upper)) if terms else None
+    term = _binding(study, best)
+    return None if term is None else ((first.figure, first.maximize), (term.figure, not term.upper))
+
+
+def _binding(study: TuneStudy, best: Tried | None) -> Term | None:
+    terms = [term for term in study.slo.terms if term.figure != study.goals[0].figure] if study.slo else []
+    if best is None or not terms:
+        return terms[0] if terms else None
+    return max(terms, key=lambda term: term.excess(term.figure.in_row(best.row) or 0.0))
 
 
 def answered(study: TuneStudy, search: Search) -> Tuned:
@@ -157,18 +165,16 @@ def answered(study: TuneStudy, search: Search) -> Tuned:
             Neighbour(key, change[key], _values(study, row), _broken(study, row))
             for (key, change), row in zip(kept, rows, strict=True)
         )
-    return Tuned(study, tuple(trials), best, neighbours, _front(study, trials))
+    return Tuned(study, tuple(trials), best, neighbours, _front(study, trials, best))
 
 
-def _front(study: TuneStudy, trials: Sequence[Tried]) -> tuple[Tried, ...]:
-    pair = front_of(study)
+def _front(study: TuneStudy, trials: Sequence[Tried], best: Tried | None) -> tuple[Tried, ...]:
+    pair = front_of(study, best)
     if pair is None:
         return ()
     figures = [figure for figure, _ in pair]
     # With one objective the bound that spans the front may be missed; nothing else may.
-    spanned = "" if len(study.goals) > 1 or study.slo is None else next(
-        str(term) for term in study.slo.terms if term.figure == figures[1]
-    )  # fmt: skip
+    spanned = "" if len(study.goals) > 1 else str(_binding(study, best))
     able = [
         trial
         for trial in trials

@@ -29,7 +29,7 @@ def tune_figure(tuned: Tuned, path: str | Path) -> Path:
     with look():
         page = Page(WIDTH_INCHES, 0.45 + HEIGHT_INCHES + 0.55 + 0.15 * len(caption))
         page.text(0.1, 0.09, f"{study.file.name}: {asked}, {len(tuned.trials)} trials by {study.sampler}", fontsize=9.5)
-        two = front_of(study) is not None
+        two = front_of(study, tuned.best) is not None
         if two:
             _front(page.axes(0.7, 0.5, 3.9 if len(study.goals) == 1 else 6.4, HEIGHT_INCHES), tuned)
         if len(study.goals) == 1:
@@ -41,7 +41,7 @@ def tune_figure(tuned: Tuned, path: str | Path) -> Path:
 
 
 def _front(axes: Axes, tuned: Tuned) -> None:
-    pair = front_of(tuned.study)
+    pair = front_of(tuned.study, tuned.best)
     assert pair is not None
     (upright, _), (across, _) = pair
     (up, up_label), (right, right_label) = _scaled(upright), _scaled(across)
@@ -69,7 +69,8 @@ def _front(axes: Axes, tuned: Tuned) -> None:
     _log_where_wide(axes, [x for x, _ in line])
     axes.set_xlabel(right_label)
     axes.set_ylabel(up_label)
-    axes.legend(loc="best", fontsize=7.5)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(loc="best", fontsize=7.5)
 
 
 def _log_where_wide(axes: Axes, values: list[float]) -> None:
