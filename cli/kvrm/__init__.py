@@ -15,10 +15,15 @@ from kvrm.api import (
     plan,
     replay,
 )
+from kvrm.capacities import Capacities, capacity
 from kvrm.device import Validation, calibrate, calibrate_from_steps, validate
 from kvrm.results import Comparison, Replay
+from kvrm.sensitivities import sensitivity
+from kvrm.sweeps import sweep, sweep_dry_run
+from kvrm.tunes import tune
 
 __all__ = [
+    "Capacities",
     "ClusterOptions",
     "Comparison",
     "Replay",
@@ -26,6 +31,7 @@ __all__ = [
     "Validation",
     "calibrate",
     "calibrate_from_steps",
+    "capacity",
     "catalogue",
     "compare",
     "convert_trace",
@@ -33,6 +39,10 @@ __all__ = [
     "open_trace",
     "plan",
     "replay",
+    "sensitivity",
+    "sweep",
+    "sweep_dry_run",
+    "tune",
     "validate",
 ]
 

@@ -86,6 +86,10 @@ class Load:
     time_stretch: Annotated[
         float | None, _option("--time-stretch", text="Multiply every gap between arrivals: 2 halves the offered rate.")
     ] = None
+    rate: Annotated[
+        float | None,
+        _option("--rate", text="Scale the gaps between arrivals so that so many requests/s are offered on average."),
+    ] = None
 
 
 #: Every command that may meet a user's part takes it.

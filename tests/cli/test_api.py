@@ -30,6 +30,8 @@ def test_public_names() -> None:
         "open_trace",
         "plan",
         "replay",
+        "sweep",
+        "sweep_dry_run",
         "validate",
     ]
     assert kvrm.__version__.count(".") == 2
