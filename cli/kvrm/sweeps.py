@@ -29,8 +29,8 @@ Stale: TypeAlias = Literal["rerun", "keep"]
 #: A study's file, or the same as nested values.
 StudySource: TypeAlias = str | Path | Mapping[str, Any]
 
-#: Lines of cells that a dry run prints, and of cells without results that a sweep prints.
-_MOST_LINES, _MOST_COMPLAINTS = 200, 5
+#: Lines of cells that a dry run prints, and reasons why cells have no results that a sweep prints.
+_MOST_LINES, _MOST_COMPLAINTS = 200, 10
 
 
 def make_engine(name: str = "local", *, workers: int | None = None, address: str | None = None) -> Engine:
@@ -193,10 +193,10 @@ def _report(finished: Sweep) -> None:
     """
     for line in finished.notes():
         note(line)
-    missing = list(finished.without_results())
-    for cell, status, error in missing[:_MOST_COMPLAINTS]:
-        complain(f"cell {cell}: {status}: {error.splitlines()[0]}")
+    missing = finished.without_results()
+    for line in missing[:_MOST_COMPLAINTS]:
+        complain(line)
     if len(missing) > _MOST_COMPLAINTS:
-        note(f"... and {len(missing) - _MOST_COMPLAINTS:,} more: columns status and error of the table")
+        note(f"... and {len(missing) - _MOST_COMPLAINTS:,} more reasons: columns status and error of the table")
     if "failed" in finished.statuses or "done" not in finished.statuses:
         raise typer.Exit(1)
