@@ -16,11 +16,14 @@ from kvrm.api import (
     replay,
 )
 from kvrm.device import Validation, calibrate, calibrate_from_steps, validate
+from kvrm.looking import diff, explain
+from kvrm.plotting import Plots, plot, plot_kinds
 from kvrm.results import Comparison, Replay
 
 __all__ = [
     "ClusterOptions",
     "Comparison",
+    "Plots",
     "Replay",
     "ReplicaOptions",
     "Validation",
@@ -29,9 +32,13 @@ __all__ = [
     "catalogue",
     "compare",
     "convert_trace",
+    "diff",
+    "explain",
     "inspect_trace",
     "open_trace",
     "plan",
+    "plot",
+    "plot_kinds",
     "replay",
     "validate",
 ]

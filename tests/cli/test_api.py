@@ -18,6 +18,7 @@ def test_public_names() -> None:
     assert sorted(kvrm.__all__) == [
         "ClusterOptions",
         "Comparison",
+        "Plots",
         "Replay",
         "ReplicaOptions",
         "Validation",
@@ -26,9 +27,13 @@ def test_public_names() -> None:
         "catalogue",
         "compare",
         "convert_trace",
+        "diff",
+        "explain",
         "inspect_trace",
         "open_trace",
         "plan",
+        "plot",
+        "plot_kinds",
         "replay",
         "validate",
     ]
