@@ -17,11 +17,13 @@ MAIN = (
     "running_mean", "waiting_mean", "transfer_groups_per_step_mean", "transfer_moved_bytes", "transfer_move_s",
     "padding_waste", "captures", "preemptions", "recomputed_tokens", "prefix_hit_tokens", "spikes",
 )  # fmt: skip
+#: What is in parentheses where latencies are not to be compared.
+_LATENCIES = ("ttft", "itl", "tpot", "e2e", "queue", "normalized")
 _WIDEST = 44
 
 
 def render(found: Difference, *, everything: bool = False) -> str:
-    """Settings that differ, then results with their change, then what keeps them from being compared."""
+    """Settings that differ, then results with their change (in parentheses: not to be compared), then why not."""
     lines = [f"A  {_side(found, 0)}", f"B  {_side(found, 1)}", ""]
     lines += _settings(found)
     lines += ["", *_results(found, everything)]
@@ -60,11 +62,17 @@ def _results(found: Difference, everything: bool) -> list[str]:
         title += "; [95% of the change, bootstrap over repeats], * leaves out 0"
     more = len(differing) - len(shown)
     last = [f"  and {more} more: --all shows them"] if more else []
-    return [title, *_columns([_cells(metric) for metric in shown], "<>>>" + ("<" if with_interval else "")), *last]
+    return [
+        title,
+        *_columns([_cells(metric, found.unranked) for metric in shown], "<>>>" + ("<" if with_interval else "")),
+        *last,
+    ]
 
 
-def _cells(metric: Metric) -> tuple[str, ...]:
+def _cells(metric: Metric, unranked: bool) -> tuple[str, ...]:
     change = "" if metric.change is None else f"{100 * metric.change:+,.1f}%"
+    if unranked and change and metric.name.startswith(_LATENCIES):
+        change = f"({change})"
     a, b = (in_words(metric.name, value) for value in (metric.a, metric.b))
     if metric.interval is None:
         return metric.name, a, b, change, ""

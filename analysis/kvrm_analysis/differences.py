@@ -21,6 +21,7 @@ from kvrm_analysis.runs import NamedRun
 from kvrm_sim.errors import InputError
 
 RESAMPLES = 4_000
+NOT_RANKED = "no latency ranking"
 #: Keys of run.toml in which repeats of one configuration may differ.
 OF_A_REPEAT = ("seed", "trace.sha256", "trace.source", "trace.span_ns", "trace.rows")
 #: Fields of a coefficient: where it is from, beside its value.
@@ -69,6 +70,11 @@ class Difference:
     metrics: tuple[Metric, ...]
     notes: tuple[str, ...]
     failures: tuple[Failure, ...]
+
+    @property
+    def unranked(self) -> bool:
+        """Whether latencies of one side say nothing beside those of the other."""
+        return any(NOT_RANKED in note for note in self.notes)
 
     def to_dict(self) -> dict[str, Any]:
         """As ``--json`` prints it."""
@@ -216,9 +222,9 @@ def _notes(a: Sequence[NamedRun], b: Sequence[NamedRun], names: tuple[str, str])
     for name, side in zip(names, (a, b), strict=True):
         if len(found) == 2:
             reason = unranked_because(side[0].summary, found)
-            notes += [] if reason is None else [f"{name}: no latency ranking: {reason}"]
+            notes += [] if reason is None else [f"{name}: {NOT_RANKED}: {reason}"]
         elif late := sum(bool(run.summary["overloaded"]) for run in side):
-            notes.append(f"{name}: no latency ranking: {late} of {len(side)} repeats are overloaded")
+            notes.append(f"{name}: {NOT_RANKED}: {late} of {len(side)} repeats are overloaded")
     traces = [sorted({str(run.summary["trace"]["name"]) for run in side}) for side in (a, b)]
     if traces[0] != traces[1]:
         notes.append(f"different traces: {', '.join(traces[0])} and {', '.join(traces[1])}")
