@@ -62,11 +62,8 @@ def _results(found: Difference, everything: bool) -> list[str]:
         title += "; [95% of the change, bootstrap over repeats], * leaves out 0"
     more = len(differing) - len(shown)
     last = [f"  and {more} more: --all shows them"] if more else []
-    return [
-        title,
-        *_columns([_cells(metric, found.unranked) for metric in shown], "<>>>" + ("<" if with_interval else "")),
-        *last,
-    ]
+    rows = [_cells(metric, found.unranked) for metric in shown]
+    return [title, *_columns(rows, "<>>><" if with_interval else "<>>>"), *last]
 
 
 def _cells(metric: Metric, unranked: bool) -> tuple[str, ...]:

@@ -70,7 +70,10 @@ def draw_heatmap(study: StudyTable, options: StudyOptions) -> Figure:
     ]
     others = [axis for axis in study.axes if axis not in (x, y, by)]
     how = f"{label_of(metric)}; {'more' if more_is_better(metric) else 'less'} is better, and darker."
-    caption = _caption(study, [how, f"Averaged over {', '.join(others)}." if others else "", "x: no result."])
+    caption = _caption(
+        study,
+        [how, f"Averaged over {', '.join(others)}." if others else "", "x: no result." if len(study.others) else ""],
+    )
     return sheet(
         title=f"{label_of(metric)} over {x} (to the right) and {y} (up)",
         caption=caption,
@@ -83,14 +86,17 @@ def draw_pareto(study: StudyTable, options: StudyOptions) -> Figure:
     """Two metrics of every cell, and the front of those that none beats in both."""
     x = options.x or _present(study, PARETO_METRICS[:1])
     y = options.y or _present(study, PARETO_METRICS[1:])
-    points = np.stack([scaled(name, study.column(name)) for name in (x, y)], axis=1)
+    single = np.stack([scaled(name, study.column(name)) for name in (x, y)], axis=1)
+    cells, points = _configurations(study, single)
     known = ~np.isnan(points).any(axis=1)
     by = options.by or _facet(study, {x, y})
-    groups = study.cells[by].map(word).to_numpy() if by else np.full(len(points), "")
+    groups = study.cells[by].map(word).to_numpy()[cells] if by else np.full(len(points), "")
     names = list(dict.fromkeys(groups[known].tolist()))
     front = np.flatnonzero(known)[pareto_front(points[known], (more_is_better(x), more_is_better(y)))]
 
     def draw(axes: Axes) -> None:
+        if len(points) < len(single):
+            axes.plot(single[:, 0], single[:, 1], ".", color=FAINT, markersize=2, alpha=0.6, zorder=1)
         for at, name in enumerate(names):
             own = known & (groups == name)
             axes.plot(points[own, 0], points[own, 1], MARKERS[at % len(MARKERS)], color=colour(at), markersize=3.8,
@@ -98,7 +104,7 @@ def draw_pareto(study: StudyTable, options: StudyOptions) -> Figure:
         axes.plot(points[front, 0], points[front, 1], color=INK, linewidth=1.0, drawstyle="default", zorder=1)
         axes.plot(points[front, 0], points[front, 1], "o", markersize=7, markerfacecolor="none", color=INK,
                   markeredgewidth=0.8)  # fmt: skip
-        axes.set(xlabel=label_of(x), ylabel=label_of(y), title="Every cell; the front is ringed")
+        axes.set(xlabel=label_of(x), ylabel=label_of(y), title="Every configuration; the front is ringed")
         axes.grid(visible=True, axis="both")
 
     marks = [
@@ -107,9 +113,10 @@ def draw_pareto(study: StudyTable, options: StudyOptions) -> Figure:
     ]
     key = list(zip(names, marks, strict=True)) if by else []
     ways = [f"{'more' if more_is_better(name) else 'less'} {label_of(name)}" for name in (x, y)]
-    best = "; ".join(_settings(study, at, points[at]) for at in front[:6].tolist())
+    best = "; ".join(_settings(study, int(cells[at]), points[at]) for at in front[:6].tolist())
     rest = "" if len(front) <= 6 else f" and {len(front) - 6} more"
-    caption = _caption(study, [f"Better: {', '.join(ways)}.", f"Front (n {len(front)}): {best}{rest}."])
+    caption = _caption(study, [f"Better: {', '.join(ways)}.", f"Front (n {len(front)}): {best}{rest}.",
+                                        "Dots: single repeats." if len(points) < len(single) else ""])  # fmt: skip
     panels = [Panel(draw, height=2.6, wide=True)]
     return sheet(title=f"{label_of(y)} against {label_of(x)}", caption=caption, panels=panels, key=key,
                  width=options.width)  # fmt: skip
@@ -138,7 +145,8 @@ def draw_tornado(study: StudyTable, options: StudyOptions) -> Figure:
             axes.annotate(bar.axis, (0, float(y)), xycoords=axes.get_yaxis_transform(), xytext=(2, 14), fontsize=7.5,
                           textcoords="offset points", va="center", color=FAINT)  # fmt: skip
         axes.set_yticks([])
-        axes.margins(x=0.35, y=0.12)
+        room = 0.3 * float(highs.max() - lows.min()) or 1.0
+        axes.set_xlim(float(lows.min()) - room, float(highs.max()) + room)
         axes.set_ylim(-0.5, len(bars) - 0.2)
         axes.grid(visible=False)
         axes.grid(visible=True, axis="x")
@@ -227,6 +235,18 @@ def _heat(
     return draw
 
 
+def _configurations(study: StudyTable, single: Floats) -> tuple[NDArray[np.int64], Floats]:
+    """Cells that differ in their seeds only, put together: the first of each, and the mean of their points."""
+    words = (
+        study.cells[list(study.axes)].map(word).agg("\t".join, axis=1) if study.axes else pd.Series(study.cells.index)
+    )
+    _, first, index = np.unique(words.to_numpy(), return_index=True, return_inverse=True)
+    counts = np.bincount(index)
+    means = np.stack([np.bincount(index, single[:, at]) / counts for at in range(2)], axis=1)
+    order = np.argsort(first)
+    return np.asarray(first[order], np.int64), means[order]
+
+
 def _present(study: StudyTable, names: Sequence[str]) -> str:
     found = next((name for name in names if name in study.cells.columns), None)
     if found is None:
@@ -246,7 +266,7 @@ def _next(axes: Sequence[str], study: StudyTable) -> str:
 
 
 def _settings(study: StudyTable, at: int, point: Floats) -> str:
-    settings = ", ".join(f"{axis} {word(study.cells[axis][at])}" for axis in (*study.axes, *study.repeats))
+    settings = ", ".join(f"{axis} {word(study.cells[axis][at])}" for axis in study.axes)
     return f"({point[0]:.4g}, {point[1]:.4g}): {settings}"
 
 
@@ -259,7 +279,7 @@ def _caption(study: StudyTable, words: Sequence[str]) -> str:
         parts.append(", ".join(f"{count} {str(name).replace('_', ' ')}" for name, count in counts.items()))
     n = "; ".join(parts) + "."
     if study.repeats:
-        n += f" Repeats over {', '.join(study.repeats)}."
+        n += f" Means over repeats ({', '.join(study.repeats)})."
     status, late = "", ""
     if "calibrated" in cells:
         status = "Calibrated." if cells["calibrated"].all() else "Uncalibrated: no coefficient was measured."

@@ -24,7 +24,7 @@ _OF_A_RUN = ("trace", "prefill", "stop_at_s", "cluster", "prefill_replicas", "de
 #: What a study varies so as to repeat itself, never to compare.
 REPEATS = ("seed", "repeat", "trace.seed")
 #: Names of the table in a study's folder, the first that is there.
-NAMES = ("results.parquet", "cells.parquet", "table.parquet", "study.parquet")
+NAMES = ("cells.parquet", "results.parquet", "table.parquet", "study.parquet")
 #: Metrics of which more is better; of the rest less is.
 _MORE = ("_per_s", "_share", "goodput", "completed_requests", "accepted", "block_fill", "blocks_per_group",
          "prefix_hit_tokens", "delivered_tokens")  # fmt: skip
