@@ -17,6 +17,8 @@ from kvrm.api import (
 )
 from kvrm.capacities import Capacities, capacity
 from kvrm.device import Validation, calibrate, calibrate_from_steps, validate
+from kvrm.looking import diff, explain
+from kvrm.plotting import Plots, plot, plot_kinds
 from kvrm.results import Comparison, Replay
 from kvrm.sensitivities import sensitivity
 from kvrm.sweeps import sweep, sweep_dry_run
@@ -26,6 +28,7 @@ __all__ = [
     "Capacities",
     "ClusterOptions",
     "Comparison",
+    "Plots",
     "Replay",
     "ReplicaOptions",
     "Validation",
@@ -35,9 +38,13 @@ __all__ = [
     "catalogue",
     "compare",
     "convert_trace",
+    "diff",
+    "explain",
     "inspect_trace",
     "open_trace",
     "plan",
+    "plot",
+    "plot_kinds",
     "replay",
     "sensitivity",
     "sweep",
