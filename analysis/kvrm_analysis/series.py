@@ -108,6 +108,12 @@ def mean_per_bin(steps: pa.Table, grid: Grid, column: str) -> Floats:
     return np.asarray(means.reshape(-1, grid.count).sum(axis=0), np.float64)
 
 
+def sum_per_bin(steps: pa.Table, grid: Grid, column: str) -> Floats:
+    """Sum of a column (tokens, steps, nanoseconds of a part) over the records of each bin; of a cluster over replicas."""
+    at = grid.bin_of(integers(steps, "end_ns"))
+    return np.asarray(np.bincount(at, numbers(steps, column), minlength=grid.count), np.float64)
+
+
 def arrivals_per_bin(run: RunLike, grid: Grid) -> Floats:
     """Requests that arrived in each bin: from requests.parquet, else from what was admitted or joined the queue."""
     if run.requests is not None:

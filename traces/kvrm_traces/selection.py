@@ -46,16 +46,22 @@ class Selection:
         parts = []
         if self.window_s is not None:
             start_s, end_s = self.window_s
-            parts.append(f"window {start_s:g}:{'' if end_s is None else f'{end_s:g}'} s")
+            parts.append(f"window {_exactly(start_s)}:{'' if end_s is None else _exactly(end_s)} s")
         if self.limit is not None:
             parts.append(f"limit {self.limit}")
         if self.replicas > 1:
             parts.append(f"replica {self.index} of {self.replicas}")
         if self.speedup != 1.0:
-            parts.append(f"speedup {self.speedup:g}")
+            parts.append(f"speedup {_exactly(self.speedup)}")
         if self.time_stretch != 1.0:
-            parts.append(f"time_stretch {self.time_stretch:g}")
+            parts.append(f"time_stretch {_exactly(self.time_stretch)}")
         return ", ".join(parts)
+
+
+def _exactly(value: float) -> str:
+    """As short as it can be while the words still say exactly what was done: a run is made again from them."""
+    short = f"{value:g}"
+    return short if float(short) == value else repr(value)
 
 
 def checked_factor(name: str, factor: float) -> float:
