@@ -109,7 +109,7 @@ def mean_per_bin(steps: pa.Table, grid: Grid, column: str) -> Floats:
 
 
 def sum_per_bin(steps: pa.Table, grid: Grid, column: str) -> Floats:
-    """Sum of a column (tokens, steps, nanoseconds of a part) over the records of each bin; of a cluster over replicas."""
+    """Sum of a column (tokens, steps, nanoseconds of a part) over the records of each bin, of all replicas."""
     at = grid.bin_of(integers(steps, "end_ns"))
     return np.asarray(np.bincount(at, numbers(steps, column), minlength=grid.count), np.float64)
 
