@@ -16,6 +16,7 @@ from kvrm.api import (
     replay,
 )
 from kvrm.device import Validation, calibrate, calibrate_from_steps, validate
+from kvrm.reporting import report, timeline
 from kvrm.results import Comparison, Replay
 
 __all__ = [
@@ -33,6 +34,8 @@ __all__ = [
     "open_trace",
     "plan",
     "replay",
+    "report",
+    "timeline",
     "validate",
 ]
 

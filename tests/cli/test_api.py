@@ -30,6 +30,8 @@ def test_public_names() -> None:
         "open_trace",
         "plan",
         "replay",
+        "report",
+        "timeline",
         "validate",
     ]
     assert kvrm.__version__.count(".") == 2

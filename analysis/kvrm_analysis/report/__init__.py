@@ -16,10 +16,12 @@ from typing import Any
 from xml.etree.ElementTree import Element
 
 from kvrm_analysis.compare import heading
+from kvrm_analysis.definitions import field_of
 from kvrm_analysis.report import tables
-from kvrm_analysis.report.charts import axes_of, charts_of, cut, shaded, subject_of
+from kvrm_analysis.report.charts import charts_of, cut
 from kvrm_analysis.report.markup import el, html, script_json
-from kvrm_analysis.report.traces import distinct, trace_charts, trace_facts, trace_names
+from kvrm_analysis.report.subject import axes_of, shaded, subject_of
+from kvrm_analysis.report.traces import trace_charts, trace_facts, trace_names
 from kvrm_analysis.runs import NamedRun, RunLike, open_runs
 from kvrm_analysis.style import COLOURS, DARK_COLOURS
 from kvrm_analysis.table_rows import SECTIONS
@@ -28,8 +30,10 @@ from kvrm_sim.errors import InputError
 SCRIPTS = ("format.js", "plot.js", "page.js")
 #: id, title, and what is said under it.
 PARTS = (
-    ("results", "Results", "Point at a name, or reach it with Tab, for its definition. Latencies in parentheses are not ranked."),
-    ("latency", "Latency and load", "Drag over a chart to zoom all charts of time, double-click to see everything. Keys: arrows, + and −, Escape."),
+    ("results", "Results",
+     "Point at a name, or reach it with Tab, for its definition. Latencies in parentheses are not ranked."),
+    ("latency", "Latency and load",
+     "Drag over a chart to zoom every chart of time; double-click to see all. Keys: arrows, plus, minus, Escape."),
     ("memory", "Memory", None),
     ("movement", "Movement", None),
     ("steps", "Steps", None),
@@ -40,7 +44,9 @@ PARTS = (
 )  # fmt: skip
 
 
-def write_report(sources: Iterable[str | Path | RunLike], path: str | Path, *, names: Sequence[str] | None = None) -> Path:
+def write_report(
+    sources: Iterable[str | Path | RunLike], path: str | Path, *, names: Sequence[str] | None = None
+) -> Path:
     """Write the report of runs, from folders (of runs or of comparisons) or from memory, as one file of HTML.
 
     The same runs give the same bytes. Raises InputError for what is no run's folder, and without a run.
@@ -72,7 +78,7 @@ def report_html(runs: Sequence[NamedRun]) -> str:
     content: dict[str, list[Element]] = {
         "results": [*tables.headline(runs), tables.audits(runs), tables.caveats(runs)],
         "configuration": tables.configuration(runs, documents),
-        "trace": [_trace(run, documents[runs.index(run)], name) for run, name in zip(distinct(subject), trace_names(subject).values(), strict=True)],
+        "trace": [_trace(runs[at], documents[at], name) for at, name in trace_names(subject).items()],
         "provenance": _provenance(runs, documents),
         "definitions": [tables.glossary(_fields(charts))],
     }
@@ -85,15 +91,16 @@ def _page(runs: Sequence[NamedRun], charts: list[dict[str, Any]], content: dict[
         own = [chart for chart in charts if chart["section"] == name]
         if not own and not content.get(name):
             continue
-        section = el("section", {"id": name, "aria-labelledby": f"{name}-title"}, el("h2", {"id": f"{name}-title"}, title))
+        section = el(
+            "section", {"id": name, "aria-labelledby": f"{name}-title"}, el("h2", {"id": f"{name}-title"}, title)
+        )
         if about is not None:
             section.append(el("p", {"class": "about"}, about))
         section.extend(content.get(name, []))
         if own:
             section.append(el("div", {"class": "charts"}, *(_figure(chart) for chart in own)))
         sections.append(section)
-    style = "".join(f":root{{--light-{at}:{light};--dark-{at}:{dark}}}\n" for at, (light, dark) in enumerate(zip(COLOURS, DARK_COLOURS, strict=True)))  # fmt: skip
-    style += _file("page.css")
+    style = _palette() + _file("page.css")
     script = "\n".join(_file(name) for name in SCRIPTS)
     title = " · ".join(dict.fromkeys(str(run.summary["trace"]["name"]) for run in runs))
     filled = {
@@ -112,6 +119,12 @@ def _page(runs: Sequence[NamedRun], charts: list[dict[str, Any]], content: dict[
     return pieces[0] + "".join(_put(piece, filled) for piece in pieces[1:])
 
 
+def _palette() -> str:
+    """The colours of figures as variables of the style: --light-0, --dark-0, ..."""
+    pairs = enumerate(zip(COLOURS, DARK_COLOURS, strict=True))
+    return "".join(f":root {{ --light-{at}: {light}; --dark-{at}: {dark}; }}\n" for at, (light, dark) in pairs)
+
+
 def _put(piece: str, filled: dict[str, str]) -> str:
     """A piece of the template behind "<!-- ": its place, and the rest. Never a second time over what was put in."""
     name, rest = piece.split(" -->", 1)
@@ -120,7 +133,9 @@ def _put(piece: str, filled: dict[str, str]) -> str:
 
 def _figure(chart: dict[str, Any]) -> Element:
     kind = "chart whole" if chart.get("kind") == "bars" else "chart"
-    caption = el("figcaption", {"class": "head"}, el("h3", None, chart["title"]), el("div", {"class": "note"}, chart["note"]))
+    caption = el(
+        "figcaption", {"class": "head"}, el("h3", None, chart["title"]), el("div", {"class": "note"}, chart["note"])
+    )
     return el("figure", {"class": kind, "id": f"chart-{chart['id']}"}, caption)
 
 
@@ -180,7 +195,7 @@ def _footer(runs: Sequence[NamedRun]) -> str:
 
 
 def _fields(charts: Sequence[dict[str, Any]]) -> set[str]:
-    shown = {tables.field_of(row.path) for rows in SECTIONS.values() for row in rows}
+    shown = {field_of(row.path) for rows in SECTIONS.values() for row in rows}
     return shown | {measure["field"] for chart in charts for measure in chart["measures"] if "field" in measure}
 
 

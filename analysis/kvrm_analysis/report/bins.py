@@ -58,20 +58,22 @@ class StepBins:
         return self.sums(name) / self.grid.width_s
 
     def means(self, name: str) -> Floats:
-        """Mean of a column over the records of each bin, of a cluster the sum of each replica's; 0 where nothing ran."""
+        """Mean of a column over the records of a bin, of a cluster the sum of each replica's; 0 where nothing ran."""
         means = np.divide(self._totals(name), self._records, out=np.zeros(self._cells), where=self._records > 0)
         return np.asarray(means.reshape(-1, self.grid.count).sum(axis=0), np.float64)
 
     def _totals(self, name: str) -> Floats:
+        totals: Floats = np.zeros(self._cells)
         table = columns(self._run, "steps", [name])
-        if name not in table.column_names:  # written before this was counted
-            return np.zeros(self._cells)
-        return np.bincount(self._at, numbers(table, name), minlength=self._cells).astype(np.float64)
+        if name in table.column_names:  # a run of an earlier version lacks what was not counted then
+            totals += np.bincount(self._at, numbers(table, name), minlength=self._cells)
+        return totals
 
 
 def shares(parts: Floats, whole: Floats, scale: float = 1.0) -> Floats:
     """``scale`` × parts / whole; NaN where the whole is 0."""
-    return np.divide(scale * parts, whole, out=np.full(len(whole), np.nan), where=whole > 0)
+    found: Floats = np.divide(scale * parts, whole, out=np.full(len(whole), np.nan), where=whole > 0)
+    return found
 
 
 def brief(values: Floats, digits: int = 4) -> list[float | None]:

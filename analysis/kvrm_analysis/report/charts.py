@@ -3,116 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from kvrm_analysis.report.bins import StepBins, brief, columns, shares
-from kvrm_analysis.runs import NamedRun
-from kvrm_analysis.series import (
-    Floats,
-    Grid,
-    bursts,
-    grid_of,
-    integers,
-    numbers,
-    typical_itl_s,
-    typical_ttft_s,
-    worst_itl_s,
-    worst_ttft_s,
-)
+from kvrm_analysis.latencies import request_latencies_s
+from kvrm_analysis.report.bins import brief, columns, shares
+from kvrm_analysis.report.subject import Lines, Subject, arrivals_of, chart, measure, nines, per_run
+from kvrm_analysis.series import Floats, Grid, numbers, typical_itl_s, typical_ttft_s, worst_itl_s, worst_ttft_s
 from kvrm_sim.columns import RUN_COLUMNS
 from kvrm_sim.state import PARTS
 
 GIB = float(1 << 30)
-#: Bins of time: as many as a wide screen shows apart; fewer where many runs share the page.
-BINS, LEAST_BINS, MOST_VALUES = 600, 120, 12_000
-#: Axes are in minutes above so many seconds, and in hours above so many.
-MINUTES_FROM_S, HOURS_FROM_S = 600.0, 4 * 3600.0
-#: Percentiles are shown by the number of nines, 0 to this, in steps of this.
-MOST_NINES, NINES_STEP = 4.0, 0.02
-
-Lines = list[dict[str, Any]]
-
-
-@dataclass(frozen=True)
-class Subject:
-    """The runs on their common grid of time. ``traces``: the first run of each distinct trace."""
-
-    runs: Sequence[NamedRun]
-    grid: Grid
-    bins: Sequence[StepBins]
-    traces: Sequence[int]
-
-
-def subject_of(runs: Sequence[NamedRun]) -> Subject:
-    """Put runs on one grid from the first arrival to the last end."""
-    ends = [float(integers(columns(run, "steps", ["end_ns"]), "end_ns").max(initial=0)) / 1e9 for run in runs]
-    spans = [float(run.summary["trace"]["span_s"]) for run in runs]
-    grid = grid_of(max(*ends, *spans, 1e-3), max(LEAST_BINS, min(BINS, MOST_VALUES // len(runs))))
-    seen: dict[tuple[str, int], int] = {}
-    for at, run in enumerate(runs):
-        seen.setdefault((run.summary["trace"]["sha256"], run.summary["trace"]["rows"]), at)
-    return Subject(runs, grid, [StepBins(run, grid) for run in runs], list(seen.values()))
-
-
-def axes_of(subject: Subject) -> dict[str, Any]:
-    """The x axes that charts name: ``values`` in ``unit``, or from ``first`` on in equal ``step``s."""
-    grid = subject.grid
-    unit, scale = time_unit(grid.end_s)
-    most = max(int(run.summary["counts"]["injected"]) for run in subject.runs)
-    nines = int(np.ceil(min(MOST_NINES, np.log10(max(10, most))) / NINES_STEP)) + 1
-    classes = _longest_class(subject)
-    return {
-        "time": {
-            "label": "time since the first arrival",
-            "unit": unit,
-            "first": grid.width_s / 2 / scale,
-            "step": grid.width_s / scale,
-            "count": grid.count,
-            "bin": f"{grid.width_s:g} s",
-        },
-        "percentile": {"label": "percentile of requests", "unit": "%", "first": 0, "step": NINES_STEP,
-                       "count": nines, "nines": True},
-        "runs": {"label": "length of a run, blocks", "unit": "", "first": 0, "step": 1, "count": classes,
-                 "words": [_run_class(name) for name in RUN_COLUMNS[:classes]]},
-    }  # fmt: skip
-
-
-def _longest_class(subject: Subject) -> int:
-    """How many classes of run lengths have any run."""
-    tables = [columns(run, "pool", RUN_COLUMNS) for run in subject.runs]
-    return 1 + max(at for at, name in enumerate(RUN_COLUMNS) if not at or any(
-        table.num_rows and numbers(table, name).any() for table in tables))
-
-
-def time_unit(end_s: float) -> tuple[str, float]:
-    """Unit of an axis of time, and the seconds in it."""
-    return ("h", 3600.0) if end_s > HOURS_FROM_S else ("min", 60.0) if end_s > MINUTES_FROM_S else ("s", 1.0)
-
-
-def _run_class(column: str) -> str:
-    return column.removeprefix("runs_").removesuffix("_blocks").replace("_up", "+").replace("_", "–")
-
-
-def shaded(subject: Subject) -> list[list[float]]:
-    """Bursts of the first trace, as [from, to] on the axis of time."""
-    scale = time_unit(subject.grid.end_s)[1]
-    edges = subject.grid.edges_s / scale
-    run = subject.runs[subject.traces[0]]
-    arrivals = _arrivals(run, subject.grid)
-    if arrivals is None:
-        return []
-    span_bins = min(subject.grid.count, int(np.ceil(run.summary["trace"]["span_s"] / subject.grid.width_s)))
-    return [[float(edges[first]), float(edges[last])] for first, last in bursts(arrivals, span_bins)]
-
-
-def _arrivals(run: NamedRun, grid: Grid) -> Floats | None:
-    table = columns(run, "requests", ["arrival_ns"])
-    if not table.num_rows:
-        return None
-    return np.bincount(grid.bin_of(integers(table, "arrival_ns")), minlength=grid.count).astype(np.float64)
 
 
 def charts_of(subject: Subject) -> list[dict[str, Any]]:
@@ -131,31 +33,10 @@ def cut(charts: Sequence[dict[str, Any]], axes: dict[str, Any]) -> None:
                 del line["y"][axes[each["axis"]]["count"] :]
 
 
-def chart(name: str, section: str, title: str, note: str, measures: list[dict[str, Any]], **how: Any) -> dict[str, Any]:
-    """One chart; ``how``: axis, kind, log."""
-    return {"id": name, "section": section, "title": title, "note": note, "measures": measures, **how}
-
-
-def measure(name: str, unit: str, lines: Lines, field: str | None = None) -> dict[str, Any]:
-    """One quantity that a chart can show; ``field``: where it is defined."""
-    return {"name": name, "unit": unit, "lines": lines, **({"field": field} if field else {})}
-
-
-def per_run(subject: Subject, values: Callable[[int], Floats | None], *, zeros: bool = True) -> Lines:
-    """A line a run; none where no run has a value other than 0. Without ``zeros``: none for a run that has no other."""
-    found = [values(at) for at in range(len(subject.runs))]
-    moves = [line is not None and bool(np.nansum(np.abs(line)) > 0) for line in found]
-    if not any(moves):
-        return []
-    return [
-        {"run": at, "y": brief(line)} for at, line in enumerate(found) if line is not None and (zeros or moves[at])
-    ]
-
-
 def _load(subject: Subject) -> list[dict[str, Any]]:
     arrivals: Lines = []
     for at in subject.traces:
-        counts = _arrivals(subject.runs[at], subject.grid)
+        counts = arrivals_of(subject.runs[at], subject.grid)
         if counts is not None:
             name = str(subject.runs[at].summary["trace"]["name"])
             arrivals.append({"name": name, "y": brief(counts / subject.grid.width_s)})
@@ -179,12 +60,13 @@ def _latency(subject: Subject) -> list[dict[str, Any]]:
         lines = per_run(subject, lambda at: take(times[at], grid) if times[at].num_rows else None)
         return measure(name, "s", lines, "ttft_s")
 
-    def by_rank(name: str, begin: str, end: str, unit: str, field: str) -> dict[str, Any]:
-        lines = per_run(subject, lambda at: _quantiles(times[at], begin, end, unit) if times[at].num_rows else None)
+    def by_rank(name: str, unit: str, field: str) -> dict[str, Any]:
+        scale = 1e3 if unit == "ms" else 1.0
+        lines = per_run(subject, lambda at: scale * _quantiles(times[at], field) if times[at].num_rows else None)
         return measure(name, unit, lines, field)
 
     return [
-        chart("itl", "latency", "Gap between tokens", "Of the records of a bin: their median, by gaps, and their worst.", [
+        chart("itl", "latency", "Gap between tokens", "Of a bin's records: median by gaps, and worst.", [
             measure("median", "ms", per_run(subject, lambda at: 1e3 * typical_itl_s(gaps[at], grid)), "itl_s"),
             measure("p99, worst window", "ms", per_run(subject, lambda at: 1e3 * worst_itl_s(gaps[at], grid)), "itl_s"),
         ], axis="time", log=True),
@@ -192,12 +74,12 @@ def _latency(subject: Subject) -> list[dict[str, Any]]:
             first("median", typical_ttft_s),
             first("longest", worst_ttft_s),
         ], axis="time", log=True),
-        chart("percentiles", "latency", "Latency by percentile", "One value a request, nearest rank; the axis stretches "
-              "the tail.", [
-            by_rank("TTFT", "arrival_ns", "first_token_ns", "s", "ttft_s"),
-            by_rank("TPOT", "first_token_ns", "finish_ns", "ms", "tpot_exclusive_s"),
-            by_rank("E2E", "arrival_ns", "finish_ns", "s", "e2e_s"),
-            by_rank("queue", "arrival_ns", "admitted_ns", "s", "queue_s"),
+        chart("percentiles", "latency", "Latency by percentile", "One value a request, nearest rank; the axis "
+              "stretches the tail.", [
+            by_rank("TTFT", "s", "ttft_s"),
+            by_rank("TPOT", "ms", "tpot_exclusive_s"),
+            by_rank("E2E", "s", "e2e_s"),
+            by_rank("queue", "s", "queue_s"),
         ], axis="percentile", log=True),
         chart("tokens", "latency", "Tokens", "Delivered to users, and prompts computed.", [
             measure("delivered", "tokens/s", per_run(subject, lambda at: subject.bins[at].rates("delivered_tokens"))),
@@ -206,29 +88,19 @@ def _latency(subject: Subject) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _nines() -> Floats:
-    return np.arange(0.0, MOST_NINES + NINES_STEP / 2, NINES_STEP)
-
-
-def _quantiles(table: Any, begin: str, end: str, unit: str) -> Floats:
+def _quantiles(requests: Any, field: str) -> Floats:
     """Values by nearest rank at each number of nines; NaN beyond the one of the maximum."""
-    spans = (numbers(table, end) - numbers(table, begin)) / 1e9
-    if unit == "ms":  # a token
-        tokens = numbers(table, "delivered_tokens") - 1
-        spans = np.divide(1e3 * spans, tokens, out=np.full(len(spans), np.nan), where=tokens > 0)
-    spans = np.sort(spans[~np.isnan(spans)])
-    if not len(spans):
-        return np.full(len(_nines()), np.nan)
-    below = 1 - 10.0 ** -_nines()
-    ranks = np.clip(np.ceil(below * len(spans)), 1, len(spans)).astype(np.int64)
-    return np.where((1 - below) * len(spans) >= 0.999, spans[ranks - 1], np.nan)
+    values = np.sort(request_latencies_s(requests, field))
+    if not len(values):
+        return np.full(len(nines()), np.nan)
+    below = 1 - 10.0 ** -nines()
+    ranks = np.clip(np.ceil(below * len(values)), 1, len(values)).astype(np.int64)
+    return np.where((1 - below) * len(values) >= 0.999, values[ranks - 1], np.nan)
 
 
 def _memory(subject: Subject) -> list[dict[str, Any]]:
     def gib(column: str, size: str) -> Lines:
-        return per_run(
-            subject, lambda at: subject.bins[at].means(column) * subject.runs[at].summary[size] / GIB
-        )
+        return per_run(subject, lambda at: subject.bins[at].means(column) * subject.runs[at].summary[size] / GIB)
 
     pool = [columns(run, "pool", POOL_COLUMNS) for run in subject.runs]
     return [
@@ -238,14 +110,14 @@ def _memory(subject: Subject) -> list[dict[str, Any]]:
             measure("used", "GiB", gib("used_tokens", "kv_bytes_per_token"), "used_kv_bytes"),
             measure("cached", "GiB", gib("cached_blocks", "block_bytes"), "cached_kv_bytes"),
         ], axis="time"),
-        chart("fill", "memory", "Share of it that holds tokens", "Used, of what is reserved and of what is allocated.", [
+        chart("fill", "memory", "Share of it that holds tokens", "Used, of reserved and of allocated.", [
             measure("of reserved", "%", per_run(subject, lambda at: _fill(subject, at, "reserved_blocks"))),
             measure("of allocated", "%", per_run(subject, lambda at: _fill(subject, at, "allocated_blocks")),
                     "block_fill"),
         ], axis="time"),
-        chart("fragments", "memory", "Fragmentation", "Samples: 1 − largest hole / free blocks; run of blocks, mean.", [
+        chart("fragments", "memory", "Fragmentation", "Free blocks outside the largest hole; mean run held.", [
             measure("external", "%", per_run(subject, lambda at: _sampled(subject, at, pool[at], _external))),
-            measure("blocks a run", "blocks", per_run(subject, lambda at: _sampled(subject, at, pool[at], _run_length))),
+            measure("run", "blocks", per_run(subject, lambda at: _sampled(subject, at, pool[at], _run_length))),
         ], axis="time"),
         chart("runs", "memory", "Run lengths", "Share of all runs over the samples of the pool.", [
             measure("runs", "% of runs", per_run(subject, lambda at: _classes(pool[at]))),
@@ -293,8 +165,12 @@ def _classes(pool: Any) -> Floats | None:
 
 def _movement(subject: Subject) -> list[dict[str, Any]]:
     bins, runs = subject.bins, subject.runs
+
+    def rate(column: str, size: str) -> Lines:
+        return per_run(subject, lambda at: bins[at].rates(column) * runs[at].summary[size] / GIB, zeros=False)
+
     return [
-        chart("groups", "movement", "Transfer groups", "Of the runs that read from staging; contiguous on both sides.", [
+        chart("groups", "movement", "Transfer groups", "Of runs that read from staging; contiguous on both sides.", [
             measure("groups a decode step", "groups", per_run(
                 subject, lambda at: shares(bins[at].sums("groups"), bins[at].sums("decode_steps")), zeros=False),
                 "transfer.groups_per_step_mean"),
@@ -302,13 +178,9 @@ def _movement(subject: Subject) -> list[dict[str, Any]]:
                 subject, lambda at: shares(bins[at].sums("moved_blocks"), bins[at].sums("groups")), zeros=False),
                 "transfer.blocks_per_group_mean"),
         ], axis="time"),
-        chart("moved", "movement", "Bytes copied into staging", "Of the same runs: whole blocks, and the tokens in them.", [
-            measure("moved", "GiB/s", per_run(
-                subject, lambda at: bins[at].rates("moved_blocks") * runs[at].summary["block_bytes"] / GIB, zeros=False),
-                "transfer.bytes_moved"),
-            measure("needed", "GiB/s", per_run(
-                subject, lambda at: bins[at].rates("needed_tokens") * runs[at].summary["kv_bytes_per_token"] / GIB, zeros=False),
-                "transfer.bytes_needed"),
+        chart("moved", "movement", "Bytes copied into staging", "Of the same runs: whole blocks, and tokens in them.", [
+            measure("moved", "GiB/s", rate("moved_blocks", "block_bytes"), "transfer.bytes_moved"),
+            measure("needed", "GiB/s", rate("needed_tokens", "kv_bytes_per_token"), "transfer.bytes_needed"),
         ], axis="time"),
     ]  # fmt: skip
 
@@ -330,7 +202,7 @@ def _steps(subject: Subject) -> list[dict[str, Any]]:
         for name in PARTS if any(of_run[name].any() for of_run in parts)
     ]  # fmt: skip
     return [
-        chart("parts", "steps", "Where a step's time goes", "Exposed times: they add up to the step. Mean over all steps.",
+        chart("parts", "steps", "Where a step's time goes", "Exposed times, which add up to the step; mean.",
               [measure("mean step", "ms", totals)], kind="bars"),
         chart("parts-time", "steps", "The same over time", "One run: choose which.", stacks, axis="time", kind="stack"),
         chart("padding", "steps", "Irregularity", "Graph steps: rows that hold no request.", [

@@ -75,7 +75,8 @@ class Axis {
 
   ticks([low, high], wanted) {
     if (this.words) {
-      return this.words.map((text, at) => [at, text]).filter(([at]) => at >= low && at <= high && (wanted >= 14 || at % 2 === 0));
+      const every = Math.max(1, Math.ceil((high - low) / Math.max(1, wanted)));
+      return this.words.map((text, at) => [at, text]).filter(([at]) => at >= low && at <= high && at % every === 0);
     }
     if (this.nines) {
       const percents = high - low > 1.5 ? [0, 50, 90, 99, 99.9, 99.99] : [0, 25, 50, 75, 90, 95, 98, 99, 99.5, 99.9, 99.95, 99.99];

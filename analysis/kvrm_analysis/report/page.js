@@ -17,6 +17,7 @@ class Page {
     this.theme();
     this.print();
     this.redraw();
+    document.getElementById("unscripted").remove();
   }
 
   redraw(axis = null) { for (const plot of this.plots) if (axis === null || plot.spec.axis === axis) plot.draw(); }
@@ -115,7 +116,7 @@ class Definitions {
     document.addEventListener("pointerout", (event) => { if (event.target.closest?.("[data-field]")) this.hide(); });
     document.addEventListener("focusout", () => this.hide());
     document.addEventListener("keydown", (event) => { if (event.key === "Escape") this.hide(); });
-    window.addEventListener("scroll", () => this.hide(), { passive: true });
+    document.addEventListener("scroll", () => this.place(), { passive: true, capture: true });
   }
 
   show(term) {
@@ -126,7 +127,13 @@ class Definitions {
     const statistic = term.dataset.statistic && document.getElementById(`def-${term.dataset.statistic}`);
     if (statistic) node(this.tip, "div", { class: "soft" }, `${term.dataset.statistic}: ${statistic.textContent}`);
     this.tip.hidden = false;
-    const bounds = term.getBoundingClientRect();
+    this.term = term;
+    this.place();
+  }
+
+  place() {
+    if (this.tip.hidden) return;
+    const bounds = this.term.getBoundingClientRect();
     this.tip.style.left = `${Math.max(8, Math.min(bounds.left, window.innerWidth - this.tip.offsetWidth - 12))}px`;
     const below = bounds.bottom + 8;
     this.tip.style.top = `${below + this.tip.offsetHeight > window.innerHeight ? bounds.top - this.tip.offsetHeight - 8 : below}px`;

@@ -171,9 +171,11 @@ class Plot {
         shape(svg, "text", { x: left - 7, y: y + 4, "text-anchor": "end" }, number(Number(value.toPrecision(10))));
       }
     }
-    for (const [value, text] of axis.ticks(domain, width / 72)) {
-      shape(svg, "line", { class: "axis", x1: this.x(value), x2: this.x(value), y1: top + height, y2: top + height + 4 });
-      shape(svg, "text", { x: this.x(value), y: top + height + 16, "text-anchor": "middle" }, text);
+    for (const [value, text] of axis.ticks(domain, width / (axis.words ? 92 : 72))) {
+      const x = this.x(value);
+      shape(svg, "line", { class: "axis", x1: x, x2: x, y1: top + height, y2: top + height + 4 });
+      const anchor = x + 4 * text.length > this.width ? "end" : "middle";
+      shape(svg, "text", { x: anchor === "end" ? this.width : x, y: top + height + 16, "text-anchor": anchor }, text);
     }
     shape(svg, "line", { class: "axis", x1: left, x2: left + width, y1: top + height, y2: top + height });
     shape(svg, "text", { class: "unit", x: left + width, y: HEIGHT - 4, "text-anchor": "end" }, `${axis.label}${axis.unit ? `, ${axis.unit}` : ""}`);

@@ -1,4 +1,4 @@
-"""The tables of a report: results with their definitions, what differs in configuration, where everything comes from."""
+"""The tables of a report: results with their definitions, what differs in configuration, and origins."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from kvrm_analysis.table_rows import ABSENT, SECTIONS, Row, is_printed, printed_
 _LATENCY = "latency"
 #: Columns (table_rows.py) of the rows that are seen at first; the others fold out.
 HEADLINE = frozenset({
-    "completed_requests", "output_tokens_per_s", "requests_per_s", "ttft_p50_s", "ttft_p99_s", "itl_p50_ms", "itl_p99_ms",
+    "completed_requests", "output_tokens_per_s", "requests_per_s", "ttft_p50_s", "ttft_p99_s", "itl_p50_ms",
+    "itl_p99_ms",
     "kv_footprint_gib", "reserved_kv_mean_gib", "used_kv_mean_gib", "moved_gib", "preemptions",
 })  # fmt: skip
 
@@ -72,7 +73,7 @@ def _line(row: Row, found: Sequence[dict[str, Any]]) -> Element:
     name = term(row.title.strip(), field_of(row.path), statistic_name=row.path[-1])
     line = el("tr", {} if row.column in HEADLINE else {"class": "more"}, el("th", {"scope": "row"}, name))
     best = ranks(found, *row.ranked) if row.ranked else [None] * len(found)
-    measured = row.path[0] in {field for field in definitions()[_LATENCY]} and row.path[-1] != "n"
+    measured = row.path[0] in definitions()[_LATENCY] and row.path[-1] != "n"
     for at, (run, rank) in enumerate(zip(found, best, strict=True)):
         text = row.text(run)
         unranked = measured and text != ABSENT and unranked_because(run, found) is not None
@@ -89,7 +90,11 @@ def audits(runs: Sequence[NamedRun]) -> Element:
     """The audit line of every run."""
     made = el("ul", {"class": "audit"})
     for at, run in enumerate(runs):
-        made.append(_column("li", at, {}, swatch(at), el("span", None, el("strong", None, run.name), f": {run.summary['audit']}")))
+        made.append(
+            _column(
+                "li", at, {}, swatch(at), el("span", None, el("strong", None, run.name), f": {run.summary['audit']}")
+            )
+        )
     return made
 
 
@@ -102,7 +107,12 @@ def caveats(runs: Sequence[NamedRun]) -> Element:
 def legend(runs: Sequence[NamedRun]) -> list[Element]:
     """A button a run."""
     return [
-        el("button", {"type": "button", "class": "run", "data-run": str(at), "aria-pressed": "true"}, swatch(at), run.name)
+        el(
+            "button",
+            {"type": "button", "class": "run", "data-run": str(at), "aria-pressed": "true"},
+            swatch(at),
+            run.name,
+        )
         for at, run in enumerate(runs)
     ]
 
@@ -144,7 +154,9 @@ def keys_table(
     """A line a key, a column a run (or only ``value``)."""
     head = el("tr", None, el("th", {"scope": "col"}, "key"))
     for at, run in enumerate(runs):
-        head.append(_column("th", at, {"scope": "col", "class": "text"}, *((swatch(at), run.name) if names else ("value",))))
+        head.append(
+            _column("th", at, {"scope": "col", "class": "text"}, *((swatch(at), run.name) if names else ("value",)))
+        )
     body = el("tbody")
     for key in keys:
         line = el("tr", None, el("th", {"scope": "row"}, el("code", None, key)))
@@ -153,13 +165,20 @@ def keys_table(
             kind = "text" if value is not None else "text absent"
             line.append(_column("td", at, {"class": kind}, ABSENT if value is None else value))
         body.append(line)
-    table = el("table", None, el("caption", {"class": "unseen"}, what), el("thead", None, head), body)
-    return el("div", {"class": "wide", "tabindex": "0", "role": "region", "aria-label": what}, table)
+    whole = el("table", None, el("caption", {"class": "unseen"}, what), el("thead", None, head), body)
+    return el("div", {"class": "wide", "tabindex": "0", "role": "region", "aria-label": what}, whole)
 
 
 def profile(name: str, hardware: dict[str, Any]) -> Element:
     """The coefficients of a hardware profile, each with where it comes from; folded."""
-    head = el("tr", None, *(el("th", {"scope": "col", "class": "text"}, title) for title in ("coefficient", "value", "provenance", "source")))
+    head = el(
+        "tr",
+        None,
+        *(
+            el("th", {"scope": "col", "class": "text"}, title)
+            for title in ("coefficient", "value", "provenance", "source")
+        ),
+    )
     body = el("tbody")
     for key, value in hardware.items():
         if isinstance(value, dict) and "provenance" in value:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvrm_analysis.report.bins import brief, columns
-from kvrm_analysis.report.charts import Subject, chart, measure
+from kvrm_analysis.report.subject import Subject, chart, measure
 from kvrm_analysis.runs import NamedRun
 from kvrm_analysis.series import Floats, integers
 from kvrm_traces.burstiness import FANO_WINDOWS_S, Gaps, WindowCounts
@@ -33,7 +32,10 @@ def trace_charts(subject: Subject) -> tuple[list[dict[str, Any]], dict[str, Any]
             {"name": names[at], "y": brief(_share(integers(table, column), edges))} for at, table in tables.items()
         ]
         measures.append(measure(title, "% of requests", lines))
-    words = [f"{low:,}" if low + 1 == high else f"{low:,}–{high - 1:,}" for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)]
+    words = [
+        f"{low:,}" if low + 1 == high else f"{low:,}\N{EN DASH}{high - 1:,}"
+        for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
+    ]
     axis = {"label": "tokens", "unit": "", "first": 0, "step": 1, "count": len(words), "words": words}
     note = f"Classes of length, {CLASSES_AN_OCTAVE} to a factor of two."
     return [chart("lengths", "trace", "Lengths", note, measures, axis="lengths", kind="area")], {"lengths": axis}
@@ -81,7 +83,8 @@ def trace_facts(run: NamedRun, document: dict[str, Any]) -> list[tuple[str, str]
 
 def _spread(lengths: NDArray[np.int64]) -> str:
     p50, p99 = np.quantile(lengths, [0.5, 0.99], method="inverted_cdf").tolist()
-    return f"mean {lengths.mean():,.1f}, p50 {p50:,}, p99 {p99:,}, max {int(lengths.max()):,}; {int(lengths.sum()):,} in all"
+    most, total = int(lengths.max()), int(lengths.sum())
+    return f"mean {lengths.mean():,.1f}, p50 {p50:,}, p99 {p99:,}, max {most:,}; {total:,} in all"
 
 
 def burstiness(arrivals_ns: NDArray[np.int64]) -> list[tuple[str, str]]:
@@ -95,8 +98,3 @@ def burstiness(arrivals_ns: NDArray[np.int64]) -> list[tuple[str, str]]:
         counts.see(arrivals_ns)
         entries.append((f"Fano factor, {seconds} s", counts.fano()))
     return [(name, "too few arrivals" if value is None else f"{value:.3g}") for name, value in entries]
-
-
-def distinct(subject: Subject) -> Sequence[NamedRun]:
-    """The first run of each distinct trace."""
-    return [subject.runs[at] for at in subject.traces]
