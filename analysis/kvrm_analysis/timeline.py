@@ -35,7 +35,7 @@ MOST_BLOCKS, BLOCK_SAMPLES = 4096, 20_000
 class Timeline:
     """What was written: the file, the stretch that it shows, and how much is in it.
 
-    ``all_steps``: of the whole run; more than ``steps`` where only a stretch is shown.
+    ``all_steps``: of the whole run, of this replica; more than ``steps`` where only a stretch is shown.
     """
 
     path: Path
@@ -81,7 +81,7 @@ def write_timeline(
         raise InputError(f"{source}: holds {len(runs)} runs, a timeline is of one: name the folder of one of them")
     run = runs[0]
     _check_blocks(run, blocks)
-    start_s, end_s = window_s if window_s is not None else (0.0, _end_of(run, MOST_STEPS))
+    start_s, end_s = window_s if window_s is not None else (0.0, _end_of(run, replica, MOST_STEPS))
     if start_s < 0 or (end_s is not None and end_s <= start_s):
         raise InputError(
             f"window {start_s:g}:{end_s:g}: should be START:END in seconds, START at least 0 and below END"
@@ -107,7 +107,7 @@ def write_timeline(
         start_s=shown.start_ns / 1e9,
         end_s=shown.end_ns / 1e9,
         steps=shown.steps.num_rows,
-        all_steps=int(run.summary["sim"]["steps"]),
+        all_steps=int(integers(_of_replica(run.steps, replica), "steps").sum()),
         events=writer.events,
     )
 
@@ -129,9 +129,9 @@ def _has_single_steps(run: NamedRun) -> bool:
     return run.folder is not None and float(run.document().get("window_s", 1.0)) == 0.0
 
 
-def _end_of(run: NamedRun, steps: int) -> float | None:
-    """When about so many steps of one replica have ended; None when there are no more."""
-    table = run.steps
+def _end_of(run: NamedRun, replica: int | None, steps: int) -> float | None:
+    """When so many steps of the replica have ended; None when it has no more."""
+    table = _of_replica(run.steps, replica)
     ended = np.cumsum(integers(table, "steps"))
     if not len(ended) or int(ended[-1]) <= steps:
         return None

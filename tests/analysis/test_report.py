@@ -15,11 +15,12 @@ import kvrm
 from kvrm_analysis.definitions import STATISTICS, definitions, field_of, markdown
 from kvrm_analysis.report import report_html, write_report
 from kvrm_analysis.report.markup import el, html, script_json
+from kvrm_analysis.report.subject import subject_of
 from kvrm_analysis.report.tables import flat
 from kvrm_analysis.runs import open_runs
 from kvrm_analysis.table_rows import SECTIONS
 from kvrm_sim.errors import InputError
-from tests.analysis.made_up_runs import MadeUpRun, made_up_run, six_runs
+from tests.analysis.made_up_runs import SPAN_S, MadeUpRun, made_up_run, six_runs
 
 REPO = Path(__file__).resolve().parent.parent.parent
 
@@ -155,6 +156,16 @@ def test_the_size_does_not_grow_with_the_requests() -> None:
     small, large = (len(report_html(open_runs([many(count)]))) for count in (2_000, 200_000))
     assert large < 1.2 * small
     assert large < 500_000
+
+
+def test_no_bin_is_shorter_than_a_record() -> None:
+    run = made_up_run("kv-rm")  # a record a second
+    grid = subject_of(open_runs([run])).grid
+    assert grid.width_s == 1.0
+    charts = data_of(report_html(open_runs([run])))["charts"]
+    assert isinstance(charts, list)
+    (memory,) = [chart for chart in charts if chart["id"] == "memory"]
+    assert 0 not in memory["measures"][0]["lines"][0]["y"][:SPAN_S]
 
 
 def test_without_recorded_requests_what_they_say_is_left_out() -> None:

@@ -148,6 +148,8 @@ def test_one_replica_of_a_cluster(tmp_path: Path) -> None:
     rows = {record["row"] for record in run.requests.to_pylist() if record["replica"] == 1}
     assert {event["id"] for event in events if event["ph"] == "b"} <= rows
     assert done.steps > 50
+    whole = written(run, tmp_path / "whole.json.gz", replica=1)
+    assert whole.steps == whole.all_steps < run.summary["sim"]["steps"]
 
 
 def test_names_that_need_escaping_do_not_break_the_file(by_step: NamedRun, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from kvrm_analysis.report.bins import StepBins, brief, columns
 from kvrm_analysis.runs import NamedRun
@@ -34,14 +35,26 @@ class Subject:
 
 
 def subject_of(runs: Sequence[NamedRun]) -> Subject:
-    """Put runs on one grid from the first arrival to the last end."""
-    ends = [float(integers(columns(run, "steps", ["end_ns"]), "end_ns").max(initial=0)) / 1e9 for run in runs]
+    """Put runs on one grid from the first arrival to the last end; no bin is shorter than a record of steps.parquet."""
+    tables = [columns(run, "steps", ["end_ns", "replica"]) for run in runs]
+    ends = [float(integers(table, "end_ns").max(initial=0)) / 1e9 for table in tables]
     spans = [float(run.summary["trace"]["span_s"]) for run in runs]
-    grid = grid_of(max(*ends, *spans, 1e-3), max(LEAST_BINS, min(BINS, MOST_VALUES // len(runs))))
+    end_s = max(*ends, *spans, 1e-3)
+    most = end_s / max(1e-9, *(_record_s(table) for table in tables))
+    bins = min(max(LEAST_BINS, min(BINS, MOST_VALUES // len(runs))), max(1, int(most)))
+    grid = grid_of(end_s, bins)
     seen: dict[tuple[str, int], int] = {}
     for at, run in enumerate(runs):
         seen.setdefault((run.summary["trace"]["sha256"], run.summary["trace"]["rows"]), at)
     return Subject(runs, grid, [StepBins(run, grid) for run in runs], list(seen.values()))
+
+
+def _record_s(steps: pa.Table) -> float:
+    """Seconds from one record of a replica to its next, mostly: a window, or a step."""
+    ends = integers(steps, "end_ns")
+    if "replica" in steps.column_names:
+        ends = ends[integers(steps, "replica") == 0]
+    return float(np.median(np.diff(ends))) / 1e9 if len(ends) > 1 else 0.0
 
 
 def axes_of(subject: Subject) -> dict[str, Any]:
