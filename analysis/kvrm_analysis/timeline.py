@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from kvrm_analysis.inspection import PoolMap, inspect
+from kvrm_analysis.reading import columns, rows
 from kvrm_analysis.recorded import as_replayed, recorded
 from kvrm_analysis.runs import NamedRun, RunLike, open_runs
 from kvrm_analysis.series import integers
@@ -107,7 +108,7 @@ def write_timeline(
         start_s=shown.start_ns / 1e9,
         end_s=shown.end_ns / 1e9,
         steps=shown.steps.num_rows,
-        all_steps=int(integers(_of_replica(run.steps, replica), "steps").sum()),
+        all_steps=int(integers(_of_replica(columns(run, "steps", ["steps", "replica"]), replica), "steps").sum()),
         events=writer.events,
     )
 
@@ -131,7 +132,7 @@ def _has_single_steps(run: NamedRun) -> bool:
 
 def _end_of(run: NamedRun, replica: int | None, steps: int) -> float | None:
     """When so many steps of the replica have ended; None when it has no more."""
-    table = _of_replica(run.steps, replica)
+    table = _of_replica(columns(run, "steps", ["end_ns", "steps", "replica"]), replica)
     ended = np.cumsum(integers(table, "steps"))
     if not len(ended) or int(ended[-1]) <= steps:
         return None
@@ -147,20 +148,22 @@ def _of_replica(table: pa.Table, replica: int | None) -> pa.Table:
 
 
 def _from_folder(run: NamedRun, start_s: float, end_s: float | None, replica: int | None) -> _Shown:
-    steps, requests = run.steps, run.requests
-    if "replica" in steps.column_names:
+    times = columns(run, "steps", ["end_ns", "replica"])
+    if "replica" in times.column_names:
         count = int(run.summary["cluster"]["replicas"])
         if replica is None or not 0 <= replica < count:
             raise InputError(f"run {run.name!r} has {count} replicas: name one, from 0 on (given: {replica})")
     elif replica not in (None, 0):
         raise InputError(f"replica {replica}: run {run.name!r} has one replica, number 0")
-    steps = _of_replica(steps, replica)
-    ends = integers(steps, "end_ns")
+    ends = integers(times, "end_ns")
     start_ns = round(start_s * 1e9)
     end_ns = int(ends.max(initial=0)) if end_s is None else round(end_s * 1e9)
+    within = np.flatnonzero((ends >= start_ns) & (ends <= end_ns))
+    steps = _of_replica(rows(run, "steps", int(within[0]), int(within[-1]) + 1) if len(within) else times[:0], replica)
+    ends = integers(steps, "end_ns")
     steps = steps.filter(pa.array((ends >= start_ns) & (ends <= end_ns)))
-    assert requests is not None
-    requests = _alive(_of_replica(requests, replica), start_ns, end_ns)
+    assert run.requests is not None
+    requests = _alive(_of_replica(run.requests, replica), start_ns, end_ns)
     return _Shown(start_ns, end_ns, steps, requests, None, None)
 
 

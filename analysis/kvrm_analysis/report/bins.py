@@ -5,35 +5,14 @@ Sums of bins are divided by their width or by each other; percentiles are taken 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from kvrm_analysis.reading import columns
 from kvrm_analysis.runs import NamedRun
 from kvrm_analysis.series import Floats, Grid, integers, numbers
-from kvrm_sim.errors import InputError
-
-
-def columns(run: NamedRun, table: str, names: Sequence[str]) -> pa.Table:
-    """Some columns of a run's table, ``steps``, ``requests`` or ``pool``: only they are read from its folder.
-
-    A column that the run does not have is left out; a table that was not kept has none and no rows. Raises InputError
-    when the file cannot be read.
-    """
-    if run.folder is None:
-        whole: pa.Table | None = getattr(run, table)
-        return pa.table({}) if whole is None else whole.select([name for name in names if name in whole.column_names])
-    path = run.folder / f"{table}.parquet"
-    try:
-        with pq.ParquetFile(path) as file:
-            known = set(file.schema_arrow.names)
-            return file.read(columns=[name for name in names if name in known])
-    except (OSError, pa.ArrowInvalid) as error:
-        raise InputError(f"{path}: cannot be read as a run's Parquet file: {error}") from error
 
 
 class StepBins:

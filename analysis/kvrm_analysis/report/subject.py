@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from kvrm_analysis.report.bins import StepBins, brief, columns
+from kvrm_analysis.reading import columns
+from kvrm_analysis.report.bins import StepBins, brief
 from kvrm_analysis.runs import NamedRun
 from kvrm_analysis.series import Floats, Grid, bursts, grid_of, integers, numbers
 from kvrm_sim.columns import RUN_COLUMNS

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvrm_analysis.report.bins import brief, columns
+from kvrm_analysis.reading import columns
+from kvrm_analysis.report.bins import brief
 from kvrm_analysis.report.subject import Subject, chart, measure
 from kvrm_analysis.runs import NamedRun
 from kvrm_analysis.series import Floats, integers
