@@ -86,7 +86,8 @@ def inspect(
     last_s = _last_s(source)
     stop_s = last_s if end_s is None else min(end_s, last_s)
     if not 0 <= start_s < stop_s:
-        raise InputError(f"window {start_s:g}:{stop_s:g} s: should be START < END within the run, 0 to {last_s:g} s")
+        asked = f"{start_s:g}:{'' if end_s is None else f'{end_s:g}'}"
+        raise InputError(f"window {asked} s: should be START < END within the run, 0 to {last_s:g} s")
     watch = _Watch(source, round(start_s * 1e9), round(stop_s * 1e9), progress)
     return watch.stretch(batch=batch, pool_samples=pool_samples)
 

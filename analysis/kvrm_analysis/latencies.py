@@ -23,7 +23,7 @@ class Latency(NamedTuple):
 LATENCIES = (
     Latency("queue_s", "Wait for admission"),
     Latency("ttft_s", "Wait for the first token (TTFT)"),
-    Latency("tpot_exclusive_s", "Time per output token (TPOT, exclusive)"),
+    Latency("tpot_exclusive_s", "Time per output token (TPOT)"),
     Latency("e2e_s", "Arrival to last token (E2E)"),
 )
 #: Points of a distribution that a figure shows apart.
@@ -39,7 +39,13 @@ class Cdf(NamedTuple):
 
 
 def request_latencies_s(requests: pa.Table, key: str) -> Floats:
-    """One metric of every request that has it, seconds, in the order of the table; as docs/metrics.md defines it."""
+    """One metric of every request that has it, seconds, in the order of the table."""
+    values = latencies_s(requests, key)
+    return values[~np.isnan(values)]
+
+
+def latencies_s(requests: pa.Table, key: str) -> Floats:
+    """One metric of every request, seconds, in the order of the table, as docs/metrics.md defines it; NaN without."""
     arrival, first, finish = (numbers(requests, f"{name}_ns") for name in ("arrival", "first_token", "finish"))
     tokens = numbers(requests, "delivered_tokens")
     several = np.where(tokens > 1, tokens, np.nan)
@@ -51,7 +57,7 @@ def request_latencies_s(requests: pa.Table, key: str) -> Floats:
         "e2e_s": finish - arrival,
         "normalized_latency_s": (finish - arrival) / np.where(tokens > 0, tokens, np.nan),
     }[key]
-    return np.asarray(found[~np.isnan(found)] / 1e9, np.float64)
+    return np.asarray(found / 1e9, np.float64)
 
 
 def cdf_of(values: Floats, points: int = POINTS) -> Cdf:

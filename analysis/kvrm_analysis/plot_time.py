@@ -117,11 +117,13 @@ def draw_padding(runs: Sequence[NamedRun], options: PlotOptions) -> Figure:
                    [_ratio(scene, s, "eager_steps", "steps") for s in steps], top=100),
         _over_time(scene, "Steps that no graph could serve", "% of the steps",
                    [_ratio(scene, s, "off_ladder_steps", "steps") for s in steps], top=100),
-        _over_time(scene, "Graphs captured while serving", "graphs",
-                   [np.cumsum(sum_per_bin(s, scene.grid, "captures")) for s in steps]),
     ]  # fmt: skip
+    so_far = [np.cumsum(sum_per_bin(s, scene.grid, "captures")) for s in steps]
+    if any(count[-1] for count in so_far):
+        panels.append(_over_time(scene, "Graphs captured while serving", "graphs", so_far))
     captured = ", ".join(f"{run.name} {run.summary['captures']}" for run in runs)
-    words = f"Graphs captured before and during the run: {captured}. Padding is of steps in graphs only."
+    when = "" if len(panels) > 3 else ", none of them while serving"
+    words = f"Graphs captured: {captured}{when}. Padding is of steps in graphs only."
     return _sheet(runs, scene, panels, line_key(scene.names), options, words)
 
 

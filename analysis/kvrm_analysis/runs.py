@@ -78,7 +78,7 @@ def run_document(folder: Path) -> dict[str, Any]:
 
 
 def open_runs(sources: Iterable[str | Path | RunLike], names: Sequence[str] | None = None) -> list[NamedRun]:
-    """Runs from folders (of one run, or of a comparison: all of its runs) and from memory, each with a distinct name.
+    """Runs from folders (of one run, or that hold the folders of several) and from memory, each with a distinct name.
 
     ``names``: as many as there are runs; without, a run is called by its policy, with what tells it from the others.
     Raises InputError for a folder that is no run's, for no run at all, and for names that are not distinct.
@@ -94,13 +94,15 @@ def open_runs(sources: Iterable[str | Path | RunLike], names: Sequence[str] | No
 
 
 def _run_folders(folder: Path) -> list[Path]:
-    """The folder itself, or those of the runs in a comparison's folder, in the order of its summary."""
+    """The folder itself, or those of the runs in it: of a comparison in the order of its summary, else by name."""
+    inside = sorted(path.parent for path in folder.glob("*/summary.json"))
     try:
         document = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
         count = len(document["runs"])
+    except FileNotFoundError:
+        return inside or [folder]  # load_run says what is wrong with it
     except (OSError, ValueError, KeyError, TypeError):
-        return [folder]  # load_run says what is wrong with it
-    inside = sorted(path.parent for path in folder.glob("*/summary.json"))
+        return [folder]
     if count < 2 and not inside:
         return [folder]
     policies = [str(run["policy"]) for run in document["runs"]]

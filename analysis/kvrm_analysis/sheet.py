@@ -24,7 +24,7 @@ PAGE, COLUMN = 7.2, 3.5
 #: Inches: left of an axes (its labels), right of it, above it (its title), below it (its times and their name).
 LEFT, RIGHT, ABOVE, BELOW = 0.62, 0.13, 0.26, 0.44
 #: Letters an inch, at the sizes below: what is wrapped stays within the figure.
-LETTERS = {9.5: 13.0, 8.5: 14.0, 7.5: 18.0}
+LETTERS = {9.0: 13.6, 8.5: 14.0, 7.5: 18.0}
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def patch_key(colours: Sequence[tuple[str, str]]) -> Key:
 def sheet(*, title: str, caption: str, panels: Sequence[Panel], key: Key = (), width: float = PAGE) -> Figure:
     """The figure. ``width``: inches; from 5 on there are two columns of panels."""
     columns = 2 if width >= 5 else 1
-    titles = _wrapped(title, width, 9.5)
+    titles = _wrapped(title, width, 9.0)
     notes = _wrapped(caption, width, 7.5)
     entries = _key_rows(key, width)
     top = 0.1 + 0.17 * len(titles) + 0.06
@@ -64,7 +64,7 @@ def sheet(*, title: str, caption: str, panels: Sequence[Panel], key: Key = (), w
     height = sum(ABOVE + max(panel.height for panel in row) + BELOW for row in rows)
     with look():
         page = Page(width, top_of_panels + height + 0.13 * len(notes) + 0.14)
-        page.text(0.08, 0.09, "\n".join(titles), fontsize=9.5)
+        page.text(0.08, 0.09, "\n".join(titles), fontsize=9.0)
         for at, row in enumerate(entries):
             _draw_key(page, row, top + 0.19 * at)
         _draw_panels(page, rows, columns, width, top_of_panels)

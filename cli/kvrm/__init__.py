@@ -16,12 +16,15 @@ from kvrm.api import (
     replay,
 )
 from kvrm.device import Validation, calibrate, calibrate_from_steps, validate
+from kvrm.looking import diff, explain
+from kvrm.plotting import Plots, plot, plot_kinds
 from kvrm.reporting import report, timeline
 from kvrm.results import Comparison, Replay
 
 __all__ = [
     "ClusterOptions",
     "Comparison",
+    "Plots",
     "Replay",
     "ReplicaOptions",
     "Validation",
@@ -30,9 +33,13 @@ __all__ = [
     "catalogue",
     "compare",
     "convert_trace",
+    "diff",
+    "explain",
     "inspect_trace",
     "open_trace",
     "plan",
+    "plot",
+    "plot_kinds",
     "replay",
     "report",
     "timeline",

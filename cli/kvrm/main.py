@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from kvrm.commands import device, listing, reports, run, trace
+from kvrm.commands import device, difference, explanation, figures, listing, reports, run, trace
 from kvrm.console import complain, say
 from kvrm.flags import expanded
 
@@ -47,6 +47,9 @@ app.command("replay")(expanded(run.replay))
 app.command("compare")(expanded(run.compare))
 app.command("calibrate")(device.calibrate)
 app.command("validate")(device.validate)
+app.command("plot")(expanded(figures.plot))
+app.command("diff")(difference.diff)
+app.command("explain")(explanation.explain)
 app.command("report")(reports.report)
 app.command("timeline")(expanded(reports.timeline))
 app.command("list")(listing.list_names)
