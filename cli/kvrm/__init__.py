@@ -9,14 +9,12 @@ from kvrm.api import (
     ReplicaOptions,
     catalogue,
     compare,
-    convert_trace,
-    inspect_trace,
-    open_trace,
     plan,
     replay,
 )
 from kvrm.device import Validation, calibrate, calibrate_from_steps, validate
 from kvrm.results import Comparison, Replay
+from kvrm.traces import convert_trace, inspect_trace, open_trace
 
 __all__ = [
     "ClusterOptions",

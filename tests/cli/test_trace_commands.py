@@ -102,3 +102,20 @@ def test_converting_a_wrong_file_leaves_nothing(tmp_path: Path) -> None:
     source.write_text("when,in,out\n1,2,3\n")
     refusal("trace", "convert", source, "--out", tmp_path / "t.parquet")
     assert list(tmp_path.iterdir()) == [source]
+
+
+def test_inspect_counts_what_a_model_cannot_hold_and_draws_a_page(tmp_path: Path) -> None:
+    """A13: before any run, with the model's own limit."""
+    source = tmp_path / "t.csv"
+    source.write_text("arrival_s,prompt_tokens,output_tokens\n0,9000,500\n1,100,10\n2,8000,400\n")
+    page = tmp_path / "page.png"
+    done = kvrm("trace", "inspect", source, "--model", "llama-3-8b", "--out", page, "--json")
+    assert done.returncode == 0, done.stderr
+    over = json.loads(done.stdout)["over_limit"]
+    assert over == {"limit_tokens": 8192, "rows": 2, "prompt_rows": 1, "output_tokens_beyond": 208}
+    assert page.is_file()
+    assert page.with_suffix(".svg").is_file()
+    assert "page.png exists" in refusal("trace", "inspect", source, "--out", tmp_path / "page.svg")
+    wrong = refusal("trace", "inspect", source, "--model", "llama-3-8b", "--max-context", "9000")
+    assert "max_context_tokens = 9000: llama-3-8b has a context of 8192" in wrong
+    assert "did you mean" in refusal("trace", "inspect", source, "--model", "llama-3-9b")

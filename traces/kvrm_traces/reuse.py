@@ -45,7 +45,7 @@ def prefix_reuse(trace: Trace) -> PrefixReuse | None:
     seen: set[int] = set()
     rows = touched = hits = tokens = hit_tokens = 0
     for batch in trace.batches(columns=("prompt_tokens", "prefix_hashes")):
-        ids, counts, sizes = _blocks(batch, block_tokens)
+        ids, counts, sizes = hashed_blocks(batch, block_tokens)
         new = _first_in(ids, seen)
         rows += int(np.count_nonzero(counts))
         touched += ids.size
@@ -67,7 +67,7 @@ def prefix_reuse(trace: Trace) -> PrefixReuse | None:
     )
 
 
-def _blocks(
+def hashed_blocks(
     batch: pa.RecordBatch, block_tokens: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """(ids, ids a row, prompt tokens an id) of a batch; a prompt's last block may not be full."""

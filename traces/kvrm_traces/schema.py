@@ -50,7 +50,9 @@ class TraceInfo:
 
     ``sha256`` is of the bytes of the source as opened (compressed ones, if compressed); of a built-in trace, of its
     generator's parameters, length and seed. ``ties`` counts requests that arrive at the same instant as the one before.
-    ``resolution_ns`` is the coarsest clock that the arrivals fit (None: they are all at one instant).
+    ``resolution_ns`` is the coarsest clock that the arrivals fit (None: they are all at one instant). ``descents``
+    counts rows of the source that were earlier than the one before, by up to ``most_back_ns``; ``streams``: how many
+    streams the source is, one after another, each with a clock that begins again.
     """
 
     name: str
@@ -65,6 +67,9 @@ class TraceInfo:
     rejected: dict[str, int] = dataclasses.field(default_factory=dict)
     rejected_examples: tuple[str, ...] = ()
     ties: int = 0
+    descents: int = 0
+    most_back_ns: int = 0
+    streams: int = 1
     notes: tuple[str, ...] = ()
     columns: tuple[str, ...] = REQUIRED
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from kvrm import api, parse
+from kvrm import parse, traces
 from kvrm.console import note
 from kvrm.flags import Load, Reading
 
@@ -21,7 +21,7 @@ def opened(source: str, reading: Reading, load: Load | None = None) -> Trace:
     # Everything that can be wrong on the command line itself is refused before the file is read.
     window = parse.window(load.window) if load is not None and load.window is not None else None
     within_s = parse.tie_spread_s(reading.spread_ties) if reading.spread_ties is not None else None
-    trace = api.open_trace(
+    trace = traces.open_trace(
         source,
         format=reading.format,
         unit=reading.unit,

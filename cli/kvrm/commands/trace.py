@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from kvrm import api, folders
+from kvrm import api, folders, traces
 from kvrm.commands.source import opened
 from kvrm.console import note, say
 from kvrm.flags import Load, Reading, expanded
@@ -27,12 +27,32 @@ def inspect(
     trace: SourceArgument,
     *,
     json: Annotated[bool, typer.Option("--json", help="Print the statistics as JSON, alone.")] = False,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", help="Count requests beyond its context: a name of `kvrm list models` or a TOML file."),
+    ] = None,
+    max_context: Annotated[
+        int | None, typer.Option("--max-context", help="Count requests beyond so many tokens, prompt and output.")
+    ] = None,
+    out: Annotated[
+        str | None, typer.Option("--out", "-o", metavar="PAGE.png", help="Page of figures to write, PNG and SVG.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the page when it exists.")] = False,
     load: Load,
     reading: Reading,
 ) -> None:
-    """Print a trace's statistics: rate, burstiness, lengths, prefix reuse, rejected rows."""
-    report = api.inspect_trace(opened(trace, reading, load))
+    """Print a trace's statistics: rate, burstiness, lengths, order, sessions, prefix reuse, what was rejected.
+
+    A page of figures is written with --out. Windows to replay are proposed: see `--window`.
+    """
+    if out is not None:
+        folders.check_together([Path(out).with_suffix(".png"), Path(out).with_suffix(".svg")], force=force)
+    report = traces.inspect_trace(
+        opened(trace, reading, load), model=model, max_context_tokens=max_context, out=out, force=force
+    )
     say(json_text.dumps(report.to_dict(), indent=2, allow_nan=False) if json else report.to_text().rstrip("\n"))
+    if out is not None:
+        note(f"figures: {Path(out).with_suffix('.png')}, {Path(out).with_suffix('.svg')}")
 
 
 @app.command("convert")
@@ -49,7 +69,7 @@ def convert(
     folders.refuse_source(Path(out), trace)
     folders.check(Path(out), kind="file", force=force)
     source = opened(trace, reading, load)
-    note(f"{source.info.rows} requests written to {api.convert_trace(source, out, force=force)}")
+    note(f"{source.info.rows} requests written to {traces.convert_trace(source, out, force=force)}")
 
 
 @app.command("synth")
@@ -65,7 +85,7 @@ def synth(
     folders.check(Path(out), kind="file", force=force)
     _known(name)
     source = opened(name, Reading(rows=rows, seed=seed))
-    note(f"{source.info.rows} requests written to {api.convert_trace(source, out, force=force)}")
+    note(f"{source.info.rows} requests written to {traces.convert_trace(source, out, force=force)}")
 
 
 def _known(name: str) -> None:
