@@ -12,11 +12,13 @@ from kvrm.api import (
     plan,
     replay,
 )
+from kvrm.capacities import Capacities, capacity
 from kvrm.device import Validation, calibrate, calibrate_from_steps, validate
 from kvrm.results import Comparison, Replay
-from kvrm.traces import convert_trace, inspect_trace, open_trace
+from kvrm.traces import convert_trace, inspect_trace, merge_traces, open_trace
 
 __all__ = [
+    "Capacities",
     "ClusterOptions",
     "Comparison",
     "Replay",
@@ -24,10 +26,12 @@ __all__ = [
     "Validation",
     "calibrate",
     "calibrate_from_steps",
+    "capacity",
     "catalogue",
     "compare",
     "convert_trace",
     "inspect_trace",
+    "merge_traces",
     "open_trace",
     "plan",
     "replay",

@@ -15,11 +15,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack
 
-from kvrm.clusters import check_cluster, is_one_replica, run_replicas, split_options
+from kvrm.clusters import split_options
 from kvrm.folders import staged
 from kvrm.presets import Kind, plugged
 from kvrm.results import Comparison, Replay
+from kvrm.traces import open_trace as open_trace
 from kvrm.traces import opened
+from kvrm_analysis.replicas import check_cluster, replica_config, run_replicas
 
 if TYPE_CHECKING:
     from kvrm.plugins import PartSource
@@ -104,7 +106,6 @@ def plan(
 
     Raises ConfigError for wrong options and DoesNotFitError, with every factor, when no usable pool is left.
     """
-    from kvrm.presets import replica_config
     from kvrm_sim.memory import plan_memory
 
     with plugged(plugins):
@@ -196,7 +197,6 @@ def _check_stop(stop_at_s: float | None) -> None:
 
 
 def _configs(policies: Sequence[str | Path | Policy], replica: ReplicaOptions) -> list[ReplicaConfig]:
-    from kvrm.presets import replica_config
     from kvrm_sim.memory import plan_memory
     from kvrm_traces.errors import InputError
 
@@ -236,11 +236,7 @@ def _run(
             progress(name, share)
 
     report = None if progress is None else advance
-    if is_one_replica(cluster):
-        from kvrm_sim.engine import run
-
-        return run(trace, config, out=out, driver=driver, progress=report, stop_at_s=stop_at_s, keep=keep)
-    return run_replicas(trace, config, cluster, out=out, progress=report, stop_at_s=stop_at_s, keep=keep)
+    return run_replicas(trace, config, cluster, out=out, driver=driver, progress=report, stop_at_s=stop_at_s, keep=keep)
 
 
 def _write_comparison(comparison: Comparison, folder: Path) -> str:

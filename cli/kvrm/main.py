@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from kvrm.commands import device, listing, run, trace
+from kvrm.commands import capacity, device, listing, run, trace
 from kvrm.console import complain, say
 from kvrm.flags import expanded
 
@@ -45,6 +45,7 @@ app = typer.Typer(
 )
 app.command("replay")(expanded(run.replay))
 app.command("compare")(expanded(run.compare))
+app.command("capacity")(expanded(capacity.capacity))
 app.command("calibrate")(device.calibrate)
 app.command("validate")(device.validate)
 app.command("list")(listing.list_names)

@@ -5,7 +5,7 @@ Imports of the parts are inside the functions, so that ``import kvrm`` stays qui
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -37,7 +37,8 @@ def open_trace(
 ) -> Trace:
     """Open a trace file, or a built-in trace by name. See :func:`kvrm_traces.open_trace`.
 
-    A trace is cut and scaled with its methods ``spread_ties``, ``window``, ``limit``, ``replicas`` and ``speedup``.
+    A trace is cut and scaled with its methods ``spread_ties``, ``jitter``, ``window``, ``idle_cap``, ``sample``,
+    ``limit``, ``replicas``, ``speedup``, ``time_stretch`` and ``at_rate``; :func:`merge_traces` puts several together.
     """
     import kvrm_traces
 
@@ -54,6 +55,13 @@ def open_trace(
         hash_block_tokens=hash_block_tokens,
         hash_tolerance_blocks=hash_tolerance_blocks,
     )
+
+
+def merge_traces(traces: Sequence[str | Path | Trace]) -> Trace:
+    """Several traces as one, in order of arrival, each beginning at 0. See :func:`kvrm_traces.merge_traces`."""
+    import kvrm_traces
+
+    return kvrm_traces.merge_traces([opened(trace) for trace in traces])
 
 
 def inspect_trace(

@@ -119,3 +119,14 @@ def test_inspect_counts_what_a_model_cannot_hold_and_draws_a_page(tmp_path: Path
     wrong = refusal("trace", "inspect", source, "--model", "llama-3-8b", "--max-context", "9000")
     assert "max_context_tokens = 9000: llama-3-8b has a context of 8192" in wrong
     assert "did you mean" in refusal("trace", "inspect", source, "--model", "llama-3-9b")
+
+
+def test_load_options_apply_in_their_fixed_order_and_are_printed(tmp_path: Path) -> None:
+    source = tmp_path / "t.csv"
+    source.write_text("arrival_s,prompt_tokens,output_tokens\n" + "".join(f"{at * 10},10,10\n" for at in range(40)))
+    options = ("--rate", "4", "--sample", "0.5", "--idle-cap", "3", "--window", "0:300", "--seed", "2")
+    done = kvrm("trace", "inspect", source, "--merge", source, *options, "--json")
+    assert done.returncode == 0, done.stderr
+    assert "merged 2 traces: 80 requests over 390 s" in done.stderr
+    assert "window 0:300 s, idle cap 3 s, sample 0.5 seed 2, rate 4: " in done.stderr
+    assert json.loads(done.stdout)["rate_per_s"] == pytest.approx(4)
