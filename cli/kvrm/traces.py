@@ -1,11 +1,11 @@
-"""The public functions about traces: open, inspect, convert.
+"""The public functions about traces: open, merge, inspect, fetch, convert.
 
 Imports of the parts are inside the functions, so that ``import kvrm`` stays quick.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -14,6 +14,7 @@ from kvrm.folders import refuse_source, staged, staged_together
 if TYPE_CHECKING:
     from kvrm_sim.model import ModelSpec
     from kvrm_traces import Trace, TraceReport
+    from kvrm_traces.fetching import Fetched
 
 
 def opened(trace: str | Path | Trace) -> Trace:
@@ -108,6 +109,30 @@ def _context_limit(model: str | Path | ModelSpec | None, max_context_tokens: int
             f"max_context_tokens = {max_context_tokens}: {spec.name} has a context of {spec.max_context_tokens}"
         )
     return max_context_tokens
+
+
+def fetch_trace(
+    name: str,
+    *,
+    source: str | Path | None = None,
+    folder: str | Path | None = None,
+    force: bool = False,
+    progress: Callable[[int, int | None], None] | None = None,
+) -> Fetched:
+    """Bring a public data set (a name of ``catalogue("datasets")``) into the user's cache; its name then opens it.
+
+    See :func:`kvrm_traces.fetching.fetch`. ``source``: a copy at hand. ``folder``: another cache.
+    """
+    from kvrm_traces.datasets import dataset_named
+    from kvrm_traces.fetching import fetch
+
+    return fetch(
+        dataset_named(name),
+        source=None if source is None else Path(source),
+        folder=None if folder is None else Path(folder),
+        force=force,
+        progress=progress,
+    )
 
 
 def convert_trace(trace: str | Path | Trace, out: str | Path, *, force: bool = False) -> Path:

@@ -26,6 +26,7 @@ def test_public_names() -> None:
         "catalogue",
         "compare",
         "convert_trace",
+        "fetch_trace",
         "inspect_trace",
         "merge_traces",
         "open_trace",

@@ -130,3 +130,26 @@ def test_load_options_apply_in_their_fixed_order_and_are_printed(tmp_path: Path)
     assert "merged 2 traces: 80 requests over 390 s" in done.stderr
     assert "window 0:300 s, idle cap 3 s, sample 0.5 seed 2, rate 4: " in done.stderr
     assert json.loads(done.stdout)["rate_per_s"] == pytest.approx(4)
+
+
+def test_fetch_takes_a_copy_at_hand_and_names_what_it_cannot_know(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    copy = tmp_path / "copy.csv"
+    copy.write_text("Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n5,ChatGPT,4,9,13,API log\n")
+    done = kvrm("trace", "fetch", "burstgpt-1", "--from", copy)
+    assert done.returncode == 0, done.stderr
+    assert Path(done.stdout.strip()).read_bytes() == copy.read_bytes()
+    assert "its checksum is not known" in done.stderr
+    assert json.loads(kvrm("trace", "inspect", "burstgpt-1", "--json").stdout)["info"]["format"] == "burstgpt"
+    assert "azure-2023-conv has 719188" in refusal("trace", "fetch", "azure-2023-conv", "--from", copy)
+    assert "did you mean 'burstgpt-3'" in refusal("trace", "fetch", "burstgpt")
+    # No network: a proxy where nobody listens.
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
+    assert "no address gave the file" in refusal("trace", "fetch", "mooncake-toolagent")
+
+
+def test_list_names_the_public_data_sets_with_their_licences() -> None:
+    entries = json.loads(kvrm("list", "datasets", "--json").stdout)
+    assert entries["azure-2023-code"].endswith("(CC-BY-4.0)")

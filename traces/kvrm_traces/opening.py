@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from kvrm_traces.cleaning import MissingTimestamp, Rules
+from kvrm_traces.datasets import cached_path, datasets
 from kvrm_traces.errors import TraceError
 from kvrm_traces.readers.canonical import open_canonical
 from kvrm_traces.reading import Stated, read_file
@@ -36,9 +37,9 @@ def open_trace(
 ) -> Trace:
     """Open a trace for replay.
 
-    `source` is the name of a built-in trace (a key of BUILTINS) or the path of a file: CSV, JSONL or Parquet, plain,
-    gzip or zstd. What was detected is in ``info.notes``. Our own Parquet opens by its metadata; any other file is
-    read once.
+    `source` is the name of a built-in trace (a key of BUILTINS), the name of a public data set that was fetched
+    (:mod:`kvrm_traces.datasets`), or the path of a file: CSV, JSONL or Parquet, plain, gzip or zstd. What was detected
+    is in ``info.notes``. Our own Parquet opens by its metadata; any other file is read once.
 
     `format`: a key of ``readers.registry.FORMATS``; None detects it. `unit`: 's', 'ms', 'us', 'ns' or 'datetime',
     where the format does not say. `columns`: our names to the file's, e.g. ``{"arrival": "when"}``. `strict`: refuse
@@ -83,6 +84,10 @@ def _nothing_of(reading: Mapping[str, object], what: str) -> None:
 
 def _file(source: str | Path) -> SourceFile:
     path = Path(source)
+    if not path.exists() and str(source) in datasets():
+        path = cached_path(datasets()[str(source)])
+        if not path.is_file():
+            raise TraceError(f"{source}: is a public data set that is not here yet; kvrm trace fetch {source}")
     if not path.exists() and path.parent == Path():
         near = difflib.get_close_matches(str(source), BUILTINS, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"built-in are {', '.join(BUILTINS)}"

@@ -1,4 +1,4 @@
-"""``kvrm trace``: look at a trace, convert one, make one."""
+"""``kvrm trace``: look at a trace, fetch one, convert one, make one."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import typer
 
 from kvrm import api, folders, traces
 from kvrm.commands.source import opened
-from kvrm.console import note, say
+from kvrm.console import note, progress_bytes, say
 from kvrm.flags import Load, Reading, expanded
 
 SourceArgument = Annotated[str, typer.Argument(metavar="TRACE", help="A trace file, or a name of `kvrm list traces`.")]
 TargetOption = Annotated[str, typer.Option("--out", "-o", help="Parquet file to write; refused when it exists.")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace the file when it exists.")]
 
-app = typer.Typer(no_args_is_help=True, help="Inspect, convert and make traces.")
+app = typer.Typer(no_args_is_help=True, help="Inspect, fetch, convert and make traces.")
 
 
 @app.command("inspect")
@@ -70,6 +70,27 @@ def convert(
     folders.check(Path(out), kind="file", force=force)
     source = opened(trace, reading, load)
     note(f"{source.info.rows} requests written to {traces.convert_trace(source, out, force=force)}")
+
+
+@app.command("fetch")
+def fetch(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A name of `kvrm list datasets`.")],
+    *,
+    source: Annotated[
+        str | None, typer.Option("--from", metavar="FILE", help="A copy at hand: checked and copied, not downloaded.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Fetch it again when it is there.")] = False,
+) -> None:
+    """Download a public data set into the user's cache, and print its path; its name then stands for the file.
+
+    A download that was cut goes on where it ended. Length and checksum are compared where they are known.
+    """
+    with progress_bytes(name) as progress:
+        done = traces.fetch_trace(name, source=source, force=force, progress=progress)
+    for line in done.notes:
+        note(line)
+    note(f"sha256 {done.sha256}")
+    say(str(done.path))
 
 
 @app.command("synth")
