@@ -11,7 +11,8 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
-_UNKNOWN = -2
+#: Before the first block of a prompt.
+_NOTHING = -1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,9 +29,10 @@ class HashConsistency:
 
 
 class HashChecker:
-    """Fed the ids of prompts, dense from 0. Memory grows with the different ids."""
+    """Fed the ids of prompts. Memory grows with the different ids."""
 
     def __init__(self) -> None:
+        self._places: dict[int, int] = {}
         self._before = np.empty(0, np.int64)
         self._fill = np.empty(0, np.int64)
         self._rows = self._without = self._touched = self._other_prefix = self._other_fill = 0
@@ -42,17 +44,20 @@ class HashChecker:
         if ids.size == 0:
             return
         self._touched += ids.size
+        different, first, which = np.unique(ids, return_index=True, return_inverse=True)
+        known = len(self._places)
+        place = np.array([self._places.setdefault(one, len(self._places)) for one in different.tolist()], np.int64)
+        self._grow(len(self._places))
+        own = place[which]
         before = np.empty(ids.size, np.int64)
-        before[1:] = ids[:-1]
+        before[1:] = own[:-1]
         starts = np.cumsum(counts) - counts
-        before[starts[counts > 0]] = -1
-        self._grow(int(ids.max()) + 1)
-        different, first = np.unique(ids, return_index=True)
-        fresh = self._before[different] == _UNKNOWN
-        self._before[different[fresh]] = before[first[fresh]]
-        self._fill[different[fresh]] = sizes[first[fresh]]
-        self._other_prefix += int(np.count_nonzero(self._before[ids] != before))
-        self._other_fill += int(np.count_nonzero(self._fill[ids] != sizes))
+        before[starts[counts > 0]] = _NOTHING
+        fresh = place >= known
+        self._before[place[fresh]] = before[first[fresh]]
+        self._fill[place[fresh]] = sizes[first[fresh]]
+        self._other_prefix += int(np.count_nonzero(self._before[own] != before))
+        self._other_fill += int(np.count_nonzero(self._fill[own] != sizes))
 
     def found(self) -> HashConsistency:
         """What was found in all that was seen."""
@@ -66,6 +71,6 @@ class HashChecker:
 
     def _grow(self, size: int) -> None:
         if size > self._before.size:
-            room = max(size, 2 * self._before.size)
-            self._before = np.concatenate((self._before, np.full(room - self._before.size, _UNKNOWN, np.int64)))
-            self._fill = np.concatenate((self._fill, np.zeros(room - self._fill.size, np.int64)))
+            room = max(size, 2 * self._before.size) - self._before.size
+            self._before = np.concatenate((self._before, np.empty(room, np.int64)))
+            self._fill = np.concatenate((self._fill, np.empty(room, np.int64)))
