@@ -153,5 +153,6 @@ def _reuse_lines(reuse: PrefixReuse) -> Iterator[str]:
         f"prefix reuse    {reuse.infinite_blocks:.4f} of blocks, {reuse.infinite_tokens:.4f} of tokens "
         f"(cache without end; {reuse.unique_blocks} different blocks of {reuse.block_tokens} tokens)"
     )
-    yield f"  LRU cache     {lru} of blocks (capacity in % of the different blocks)"
+    sample = "" if reuse.curve_share == 1 else f", from a sample of {100 * reuse.curve_share:.3g}% of them"
+    yield f"  LRU cache     {lru} of blocks (capacity in % of the different blocks{sample})"
     yield f"  at best       {best} (Belady: the future is known)"

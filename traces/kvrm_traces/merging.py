@@ -19,6 +19,7 @@ from kvrm_traces.arrow import int64_values
 from kvrm_traces.errors import TraceError
 from kvrm_traces.measure import Clock
 from kvrm_traces.schema import SCHEMA, TraceInfo, pace, schema_of
+from kvrm_traces.sessions import NO_PARENT
 from kvrm_traces.trace import Trace
 
 _NAMES = ("session_id", "parent")
@@ -133,7 +134,7 @@ class MergedStore:
         if name in _NAMES and self._named:
             # The number that a format writes for "no parent" names nothing.
             named = pc.binary_join_element_wise(pa.scalar(f"{number + 1}"), column, "/")
-            return pc.if_else(pc.equal(column, "-1"), column, named) if name == "parent" else named
+            return pc.if_else(pc.equal(column, NO_PARENT), column, named) if name == "parent" else named
         return column
 
     def _id_ranges(self) -> list[int]:

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
+from kvrm_traces.archive import is_archive
 from kvrm_traces.cleaning import MissingTimestamp, Rules
 from kvrm_traces.datasets import cached_path, datasets
 from kvrm_traces.errors import TraceError
 from kvrm_traces.readers.canonical import open_canonical
 from kvrm_traces.reading import Stated, read_file
 from kvrm_traces.selection import checked_count
+from kvrm_traces.sessions_file import FORMAT, read_sessions
 from kvrm_traces.source import SourceFile
 from kvrm_traces.stream import Stream
 from kvrm_traces.synth.arrivals import parse_arrivals
@@ -58,6 +60,10 @@ def open_trace(
         _nothing_of(reading, f"{source}: is a built-in trace")
         return open_builtin(str(source), rows=rows, seed=seed)
     file = _file(source)
+    if not file.is_parquet and is_archive(file):
+        reading |= {"format": None if format == FORMAT else format, "arrivals": None}
+        _nothing_of({**reading, "rows": rows}, f"{source}: is an archive of sessions")
+        return read_sessions(file, _stated_arrivals(arrivals, seed), strict=strict)
     if rows is not None:
         raise TraceError(f"{source}: rows is the length of a built-in trace; use limit for a file")
     stated = Stated(format=format, unit=unit, columns=columns, hash_block_tokens=hash_block_tokens, strict=strict)

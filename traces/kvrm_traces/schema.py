@@ -24,6 +24,7 @@ SCHEMA = pa.schema(
         pa.field("session_id", pa.string()),
         pa.field("turn", pa.int64()),
         pa.field("parent", pa.string()),  # the session_id that this request continues
+        pa.field("think_ms", pa.int64()),  # from the end of the turn before to this arrival, in closed loop
         pa.field("prefix_hashes", pa.list_(pa.int64())),  # dense ids of whole-prefix blocks, first block first
         pa.field("model", pa.string()),
         pa.field("request_class", pa.string()),
@@ -37,7 +38,7 @@ OPTIONAL = tuple(name for name in SCHEMA.names if name not in REQUIRED)
 MOST_PRIORITY = 1_000_000
 
 #: Least value of each column of counts, and the greatest where it is not that of every count (numbers.py).
-LEAST = {"prompt_tokens": 1, "output_tokens": 1, "declared_max_tokens": 1, "priority": 0, "turn": 0}
+LEAST = {"prompt_tokens": 1, "output_tokens": 1, "declared_max_tokens": 1, "priority": 0, "turn": 0, "think_ms": 0}
 MOST = {"priority": MOST_PRIORITY}
 
 #: Key of the Parquet metadata under which the TraceInfo of a converted trace is kept, as JSON.

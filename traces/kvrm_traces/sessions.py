@@ -14,7 +14,7 @@ from kvrm_traces.arrow import int64_values
 from kvrm_traces.tokens import Histogram, TokenCounter, TokenStats
 
 #: Written for "no parent" by formats that have a number there.
-NO_PARENT = ("-1", "0")
+NO_PARENT = "-1"
 
 _MS_NS = 10**6
 
@@ -83,7 +83,7 @@ class Sessions:
             self._gaps.see(pa.array(gaps, pa.int64()).to_numpy())
 
     def _before(self, own: str, parent: str | None) -> _Turn | None:
-        if parent is not None and parent not in NO_PARENT and parent != own:
+        if parent is not None and parent != NO_PARENT and parent != own:
             found = self._latest.get(parent)
             self._unknown += found is None
             return found

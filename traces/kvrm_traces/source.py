@@ -26,6 +26,11 @@ MOST_EXPANSION = 1000
 _SMALL_BYTES = 1 << 26
 
 
+def bounded(path: Path, stream: Any) -> Any:
+    """A stream of what `path` decompresses to, which ends in a TraceError when that is out of all proportion."""
+    return _Bounded(path, stream)
+
+
 class _Bounded:
     """A decompressed stream that ends in a TraceError when it is out of all proportion to its file."""
 
@@ -63,27 +68,27 @@ class SourceFile:
             raise TraceError(f"{path}: is not a regular file; save the stream to a file first (it is read twice)")
         try:
             with path.open("rb") as file:
-                self._head = file.read(8)
+                self.head = file.read(8)
         except OSError as error:
             raise TraceError(f"{path}: cannot be read ({error.strerror})") from error
-        if not self._head:
+        if not self.head:
             raise TraceError(f"{path}: is empty; expected a header or a first record")
 
     @property
     def is_parquet(self) -> bool:
         """Whether it begins as a Parquet file does."""
-        return self._head.startswith(_PARQUET_MAGIC)
+        return self.head.startswith(_PARQUET_MAGIC)
 
     @property
     def compression(self) -> str | None:
         """'gzip', 'zstd' or None, by its first bytes: names lie."""
-        return next((name for magic, name in _MAGIC.items() if self._head.startswith(magic)), None)
+        return next((name for magic, name in _MAGIC.items() if self.head.startswith(magic)), None)
 
     @property
     def stem(self) -> str:
         """The file's name without its endings: a trace converted to another format keeps its name."""
         name = self.path.name
-        for ending in (".gz", ".gzip", ".zst", ".zstd"):
+        for ending in (".gz", ".gzip", ".zst", ".zstd", ".xz"):
             name = name.removesuffix(ending)
         for ending in (".csv", ".tsv", ".jsonl", ".json", ".ndjson", ".parquet"):
             name = name.removesuffix(ending)
