@@ -14,6 +14,7 @@ from kvrm_traces.datasets import cached_path, datasets
 from kvrm_traces.errors import TraceError
 from kvrm_traces.readers.canonical import open_canonical
 from kvrm_traces.reading import Stated, read_file
+from kvrm_traces.run_folder import is_run, read_run
 from kvrm_traces.selection import checked_count
 from kvrm_traces.sessions_file import FORMAT, read_sessions
 from kvrm_traces.source import SourceFile
@@ -40,8 +41,9 @@ def open_trace(
     """Open a trace for replay.
 
     `source` is the name of a built-in trace (a key of BUILTINS), the name of a public data set that was fetched
-    (:mod:`kvrm_traces.datasets`), or the path of a file: CSV, JSONL or Parquet, plain, gzip or zstd. What was detected
-    is in ``info.notes``. Our own Parquet opens by its metadata; any other file is read once.
+    (:mod:`kvrm_traces.datasets`), the folder of a run (its requests), or the path of a file: CSV, JSONL or Parquet,
+    plain, gzip or zstd, or an archive of sessions. What was detected is in ``info.notes``. Our own Parquet opens by its
+    metadata; any other file is read once.
 
     `format`: a key of ``readers.registry.FORMATS``; None detects it. `unit`: 's', 'ms', 'us', 'ns' or 'datetime',
     where the format does not say. `columns`: our names to the file's, e.g. ``{"arrival": "when"}``. `strict`: refuse
@@ -59,6 +61,9 @@ def open_trace(
     if str(source) in BUILTINS:
         _nothing_of(reading, f"{source}: is a built-in trace")
         return open_builtin(str(source), rows=rows, seed=seed)
+    if is_run(Path(source)):
+        _nothing_of({**reading, "rows": rows}, f"{source}: is the folder of a run")
+        return read_run(Path(source))
     file = _file(source)
     if not file.is_parquet and is_archive(file):
         reading |= {"format": None if format == FORMAT else format, "arrivals": None}
