@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import socket
 from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 from types import TracebackType
@@ -43,7 +44,8 @@ def _do(name: str, work: list[Any], task: Any) -> tuple[str, Any]:
 
 class RayEngine:
     """See :class:`kvrm_analysis.engines.Engine`. ``address`` None: a cluster of ``workers`` processes on this machine;
-    else ``workers`` tasks at a time there (None: as many as it has cores).
+    else ``workers`` tasks at a time there (None: as many as it has cores). A process that is connected to a cluster
+    already stays with that one.
 
     Raises InputError without the extra ``ray``, or where there is no cluster at the address.
     """
@@ -62,6 +64,8 @@ class RayEngine:
     def __enter__(self) -> Self:
         import ray
 
+        if self.address is not None:
+            _refuse_silent(self.address)
         if not ray.is_initialized():
             self._ours = True
             quiet = {"log_to_driver": False, "logging_level": "ERROR"}
@@ -127,6 +131,18 @@ class RayEngine:
         if self._ours:
             ray.shutdown()
             self._ours = False
+
+
+def _refuse_silent(address: str) -> None:
+    """Raise InputError where nobody listens at ``host:port``: Ray itself would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not port.isdigit():
+        return  # "auto", or a name of Ray's own
+    try:
+        with socket.create_connection((host, int(port)), timeout=10):
+            pass
+    except OSError as error:
+        raise InputError(f"no Ray cluster at {address!r}: {error.strerror or error}") from None
 
 
 def _result(answer: tuple[str, Any]) -> Any:

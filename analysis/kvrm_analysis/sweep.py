@@ -192,12 +192,27 @@ class Sweep:
             )
         return found
 
-    def without_results(self) -> Iterator[tuple[int, str, str]]:
-        """(cell, status, error) of each cell that is not done."""
+    def without_results(self) -> list[str]:
+        """A line for each reason why cells have no results, with the cells."""
+        found: dict[tuple[str, str], list[int]] = {}
         names = ("cell", "status", "error")
         for cell, status, error in zip(*(self.cells[name].to_pylist() for name in names), strict=True):
             if status != "done":
-                yield cell, status, error
+                found.setdefault((status, error.splitlines()[0]), []).append(cell)
+        return [f"{_cells(cells)} {_SAID[status]}: {why}" for (status, why), cells in found.items()]
+
+
+_SAID = {"does_not_fit": "not fitting", "refused": "refused", "failed": "failed"}
+#: Numbers of cells in a line.
+_NAMED_CELLS = 6
+
+
+def _cells(numbers: Sequence[int]) -> str:
+    """``cell 3``, ``15 cells (0, 1, 2, 6, 7, 8, ...)``."""
+    if len(numbers) == 1:
+        return f"cell {numbers[0]}"
+    named = ", ".join(map(str, numbers[:_NAMED_CELLS])) + (", ..." if len(numbers) > _NAMED_CELLS else "")
+    return f"{len(numbers):,} cells ({named})"
 
 
 def run_plan(

@@ -171,6 +171,14 @@ class Cluster:
             text="Router prefix-aware: blocks held that weigh as much as one block to be prefilled (default 1).",
         ),
     ] = None
+    engine: Annotated[
+        Literal["local", "ray"] | None,
+        _option("--engine", text="With --cluster: run the replicas apart, over processes or Ray (router round-robin)."),
+    ] = None
+    workers: Annotated[int | None, _option("--workers", text="Processes of the engine (default: one a core).")] = None
+    address: Annotated[
+        str | None, _option("--address", text="Of an existing Ray cluster (default: one on this machine).")
+    ] = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

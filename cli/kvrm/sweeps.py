@@ -29,27 +29,8 @@ Stale: TypeAlias = Literal["rerun", "keep"]
 #: A study's file, or the same as nested values.
 StudySource: TypeAlias = str | Path | Mapping[str, Any]
 
-#: Lines of cells that a dry run prints, and of cells without results that a sweep prints.
-_MOST_LINES, _MOST_COMPLAINTS = 200, 5
-
-
-def make_engine(name: str = "local", *, workers: int | None = None, address: str | None = None) -> Engine:
-    """Where cells run: ``local``, ``workers`` processes of this machine (None: one a core), or ``ray``, the cluster at
-    ``address`` (None: one of ``workers`` processes is started here). A context manager. Raises InputError.
-    """
-    from kvrm_traces.errors import InputError
-
-    if name == "ray":
-        from kvrm_analysis.engine_ray import RayEngine
-
-        return RayEngine(workers, address=address)
-    if name != "local":
-        raise InputError(f"engine = {name!r}: should be 'local' or 'ray'")
-    if address is not None:
-        raise InputError(f"address = {address!r}: only engine 'ray' has one")
-    from kvrm_analysis.engine_local import LocalEngine
-
-    return LocalEngine(workers)
+#: Lines of cells that a dry run prints, and reasons why cells have no results that a sweep prints.
+_MOST_LINES, _MOST_COMPLAINTS = 200, 10
 
 
 def sweep(
@@ -73,6 +54,7 @@ def sweep(
 
     Raises InputError for a study that is wrong, before any work; on an interrupt what has run is in ``out``.
     """
+    from kvrm_analysis.engines import make_engine
     from kvrm_analysis.study import load_study
     from kvrm_analysis.sweep import planned, run_plan
 
@@ -153,8 +135,17 @@ def command(
                 if bars is not None:
                     bars(loaded.file.name, done / max(1, every))
 
-            made = make_engine(engine, workers=workers, address=address)
-            finished = sweep(study, out=folder, engine=made, resume=resume, stale=stale, runs=wanted, progress=advance)
+            finished = sweep(
+                study,
+                out=folder,
+                engine=engine,
+                workers=workers,
+                address=address,
+                resume=resume,
+                stale=stale,
+                runs=wanted,
+                progress=advance,
+            )
     except KeyboardInterrupt:
         complain(f"interrupted: what has run is in {folder}; the same command goes on from there")
         raise typer.Exit(1) from None
@@ -193,10 +184,10 @@ def _report(finished: Sweep) -> None:
     """
     for line in finished.notes():
         note(line)
-    missing = list(finished.without_results())
-    for cell, status, error in missing[:_MOST_COMPLAINTS]:
-        complain(f"cell {cell}: {status}: {error.splitlines()[0]}")
+    missing = finished.without_results()
+    for line in missing[:_MOST_COMPLAINTS]:
+        complain(line)
     if len(missing) > _MOST_COMPLAINTS:
-        note(f"... and {len(missing) - _MOST_COMPLAINTS:,} more: columns status and error of the table")
+        note(f"... and {len(missing) - _MOST_COMPLAINTS:,} more reasons: columns status and error of the table")
     if "failed" in finished.statuses or "done" not in finished.statuses:
         raise typer.Exit(1)
