@@ -64,7 +64,14 @@ def capacity(out: Path) -> str:
                 str(len(grid) * len(FRESH)),
             ]
         )
-    header = ["policy", "capacity, requests/s", f"{found.found[0].coverage:.1%} interval", "grid", "runs of the search", "of the grid"]
+    header = [
+        "policy",
+        "capacity, requests/s",
+        f"{found.found[0].coverage:.1%} interval",
+        "grid",
+        "runs of the search",
+        "of the grid",
+    ]
     return markdown(header, rows)
 
 
