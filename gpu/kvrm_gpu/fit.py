@@ -123,8 +123,8 @@ def fit_steps(
     committed = np.where(decodes, commit["call"], 0.0) + commit_byte_ns * _stack(measured, upload_bytes)
     stored = store_token_ns * _stack(measured, lambda m: _counted(m, stored_tokens))
     whole = _stack(measured, lambda m: m.totals_ns[1])
+    host = fit_linear(_host_columns(measured), _stack(measured, lambda m: m.parts_ns[:, HOST]))
     for _ in range(PASSES):
-        host = _fit_host(measured, whole)
         device, hinge, device_ns = _fit_device(measured, whole, stored, memory_bytes_per_s)
         whole = host.predict(_host_columns(measured)) + committed + device_ns
     return StepFit(host, commit, device, hinge)
@@ -174,10 +174,6 @@ def _fit_hinged(
     found |= fit_linear({name: columns[name] for name in REST_COLUMNS}, y - explained, whole).coefficients
     together = Linear(found, 0.0)
     return Linear(found, relative_error(together.predict(columns), whole, y))
-
-
-def _fit_host(measured: Sequence[MeasuredSteps], whole: Floats) -> Linear:
-    return fit_linear(_host_columns(measured), _stack(measured, lambda m: m.parts_ns[:, HOST]), whole)
 
 
 def _host_columns(measured: Sequence[MeasuredSteps]) -> dict[str, Floats]:

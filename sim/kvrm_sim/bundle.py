@@ -45,9 +45,8 @@ class Bundle:
         """Another array in the place of one. Raises TypeError for one that compiled code would misread."""
         at, dtype, dimensions = LAYOUT[name]
         if array.dtype != dtype or array.ndim != dimensions or not array.flags.c_contiguous:
-            raise TypeError(
-                f"array {name!r}: {array.dtype} [{array.ndim} dimensions], wanted {dtype} [{dimensions}], contiguous"
-            )
+            given = f"{array.dtype} of {array.ndim} dimensions{'' if array.flags.c_contiguous else ', with gaps'}"
+            raise TypeError(f"array {name!r}: {given}; should be {dtype} of {dimensions}, without gaps")
         self._words[at] = (array.__array_interface__["data"][0], *array.shape, *(WORDS - 1 - dimensions) * (0,))
 
 

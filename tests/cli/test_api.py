@@ -19,6 +19,7 @@ def test_public_names() -> None:
         "Capacities",
         "ClusterOptions",
         "Comparison",
+        "Plots",
         "Replay",
         "ReplicaOptions",
         "Validation",
@@ -28,19 +29,27 @@ def test_public_names() -> None:
         "catalogue",
         "compare",
         "convert_trace",
+        "diff",
+        "explain",
+        "fetch_trace",
         "inspect_trace",
+        "merge_traces",
         "open_trace",
         "plan",
+        "plot",
+        "plot_kinds",
         "replay",
+        "report",
         "sensitivity",
         "sweep",
         "sweep_dry_run",
+        "timeline",
         "tune",
         "validate",
     ]
     assert kvrm.__version__.count(".") == 2
-    with pytest.raises(AttributeError, match="no attribute 'conduct'"):
-        _ = kvrm.conduct  # type: ignore[attr-defined]  # its absence is what is tested
+    with pytest.raises(AttributeError, match="no attribute 'tuna'"):
+        _ = kvrm.tuna  # type: ignore[attr-defined]  # its absence is what is tested
 
 
 def test_compare_returns_a_table_with_one_row_a_policy() -> None:
