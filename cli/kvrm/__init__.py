@@ -15,12 +15,17 @@ from kvrm.api import (
     plan,
     replay,
 )
+from kvrm.capacities import Capacities, capacity
 from kvrm.device import Validation, calibrate, calibrate_from_steps, validate
 from kvrm.looking import diff, explain
 from kvrm.plotting import Plots, plot, plot_kinds
 from kvrm.results import Comparison, Replay
+from kvrm.sensitivities import sensitivity
+from kvrm.sweeps import sweep, sweep_dry_run
+from kvrm.tunes import tune
 
 __all__ = [
+    "Capacities",
     "ClusterOptions",
     "Comparison",
     "Plots",
@@ -29,6 +34,7 @@ __all__ = [
     "Validation",
     "calibrate",
     "calibrate_from_steps",
+    "capacity",
     "catalogue",
     "compare",
     "convert_trace",
@@ -40,6 +46,10 @@ __all__ = [
     "plot",
     "plot_kinds",
     "replay",
+    "sensitivity",
+    "sweep",
+    "sweep_dry_run",
+    "tune",
     "validate",
 ]
 

@@ -15,13 +15,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack
 
-from kvrm.clusters import check_cluster, is_one_replica, run_replicas, split_options
+from kvrm.clusters import split_options
 from kvrm.folders import refuse_source, staged
 from kvrm.presets import Kind, plugged
 from kvrm.results import Comparison, Replay
+from kvrm_analysis.replicas import check_cluster, replica_config, run_replicas
 
 if TYPE_CHECKING:
     from kvrm.plugins import PartSource
+    from kvrm_analysis.engines import Engine
     from kvrm_sim.config import ReplicaConfig
     from kvrm_sim.engine import RunResult
     from kvrm_sim.hardware import HardwareProfile
@@ -56,6 +58,13 @@ class ClusterOptions(TypedDict, total=False):
     router: str | None
     #: Of router ``prefix-aware``: blocks held that weigh as much as one block to be prefilled. Default 1.
     prefix_weight: float | None
+    #: Run the replicas of ``cluster`` apart, over processes, with a router that does not look at them: ``local`` or
+    #: ``ray``, or an engine that is open (kvrm_analysis.engines). The result is the same.
+    engine: Literal["local", "ray"] | Engine | None
+    #: Processes of the engine; default one a core.
+    workers: int | None
+    #: Of an existing Ray cluster; default one on this machine.
+    address: str | None
 
 
 class ReplicaOptions(TypedDict, total=False):
@@ -102,7 +111,8 @@ def open_trace(
 ) -> Trace:
     """Open a trace file, or a built-in trace by name. See :func:`kvrm_traces.open_trace`.
 
-    A trace is cut and scaled with its methods ``spread_ties``, ``window``, ``limit``, ``replicas`` and ``speedup``.
+    A trace is cut and scaled with its methods ``spread_ties``, ``window``, ``limit``, ``replicas``, ``speedup`` and
+    ``at_rate``.
     """
     import kvrm_traces
 
@@ -159,7 +169,6 @@ def plan(
 
     Raises ConfigError for wrong options and DoesNotFitError, with every factor, when no usable pool is left.
     """
-    from kvrm.presets import replica_config
     from kvrm_sim.memory import plan_memory
 
     with plugged(plugins):
@@ -255,7 +264,6 @@ def _check_stop(stop_at_s: float | None) -> None:
 
 
 def _configs(policies: Sequence[str | Path | Policy], replica: ReplicaOptions) -> list[ReplicaConfig]:
-    from kvrm.presets import replica_config
     from kvrm_sim.memory import plan_memory
     from kvrm_traces.errors import InputError
 
@@ -295,11 +303,7 @@ def _run(
             progress(name, share)
 
     report = None if progress is None else advance
-    if is_one_replica(cluster):
-        from kvrm_sim.engine import run
-
-        return run(trace, config, out=out, driver=driver, progress=report, stop_at_s=stop_at_s, keep=keep)
-    return run_replicas(trace, config, cluster, out=out, progress=report, stop_at_s=stop_at_s, keep=keep)
+    return run_replicas(trace, config, cluster, out=out, driver=driver, progress=report, stop_at_s=stop_at_s, keep=keep)
 
 
 def _write_comparison(comparison: Comparison, folder: Path) -> str:

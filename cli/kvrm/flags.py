@@ -87,6 +87,10 @@ class Load:
     time_stretch: Annotated[
         float | None, option("--time-stretch", text="Multiply every gap between arrivals: 2 halves the offered rate.")
     ] = None
+    rate: Annotated[
+        float | None,
+        _option("--rate", text="Scale the gaps between arrivals so that so many requests/s are offered on average."),
+    ] = None
 
 
 #: Every command that may meet a user's part takes it.
@@ -167,6 +171,14 @@ class Cluster:
             "--prefix-weight",
             text="Router prefix-aware: blocks held that weigh as much as one block to be prefilled (default 1).",
         ),
+    ] = None
+    engine: Annotated[
+        Literal["local", "ray"] | None,
+        _option("--engine", text="With --cluster: run the replicas apart, over processes or Ray (router round-robin)."),
+    ] = None
+    workers: Annotated[int | None, _option("--workers", text="Processes of the engine (default: one a core).")] = None
+    address: Annotated[
+        str | None, _option("--address", text="Of an existing Ray cluster (default: one on this machine).")
     ] = None
 
 

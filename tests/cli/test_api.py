@@ -35,6 +35,8 @@ def test_public_names() -> None:
         "plot",
         "plot_kinds",
         "replay",
+        "sweep",
+        "sweep_dry_run",
         "validate",
     ]
     assert kvrm.__version__.count(".") == 2

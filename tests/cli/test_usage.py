@@ -33,6 +33,8 @@ def test_a_group_alone_prints_its_help_and_is_a_usage_error(group: tuple[str, ..
         (["replay", "azure-conv-like", "--over-limit", "drop"], "'reject', 'truncate', 'error'"),
         (["replay", "azure-conv-like", "--window", "600"], "START:END in seconds"),
         (["replay", "azure-conv-like", "--speedup", "2", "--time-stretch", "2"], "pass one of them"),
+        (["replay", "azure-conv-like", "--speedup", "2", "--rate", "2"], "--speedup and --rate"),
+        (["replay", "azure-conv-like", "--rate", "-1"], "rate -1.0: must be a finite number of requests/s above 0"),
         (["replay", "azure-conv-like", "--set", "block_size"], "PART.KEY=VALUE"),
         (["replay", "azure-conv-like", "--json", "--table", "csv"], "pass one of them"),
         (["replay", "azure-conv-like", "--force"], "nothing to replace without --out"),

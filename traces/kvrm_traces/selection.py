@@ -1,8 +1,8 @@
-"""Which rows of a trace are replayed, and how fast its clock runs: window, limit, replicas, then speed.
+"""Which rows of a trace are replayed, and how fast its clock runs: window, limit, replicas, then speed or rate.
 
 The order is fixed, whatever the order of the calls: the window is in the trace's own seconds, the limit counts rows of
 the window, the replicas share those rows, and only then does the clock run faster or slower. A window or a limit
-therefore means the same at any speed.
+therefore means the same at any speed, and a rate is that of the rows that are left.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ class Selection:
     index: int = 0
     speedup: float = 1.0
     time_stretch: float = 1.0
+    #: The mean rate that the clock is set to, instead of either factor.
+    rate_per_s: float | None = None
 
     @property
     def whole(self) -> bool:
@@ -55,6 +57,8 @@ class Selection:
             parts.append(f"speedup {_exactly(self.speedup)}")
         if self.time_stretch != 1.0:
             parts.append(f"time_stretch {_exactly(self.time_stretch)}")
+        if self.rate_per_s is not None:
+            parts.append(f"rate {_exactly(self.rate_per_s)}")
         return ", ".join(parts)
 
 

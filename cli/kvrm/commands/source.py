@@ -14,10 +14,13 @@ if TYPE_CHECKING:
     from kvrm_traces import Trace
 
 
-def opened(source: str, reading: Reading, load: Load | None = None) -> Trace:
-    """Open the trace, apply the load options in their fixed order, and say on stderr what it turned out to be."""
-    if load is not None and load.speedup is not None and load.time_stretch is not None:
-        raise typer.BadParameter("both set the clock: pass one of them", param_hint="--speedup and --time-stretch")
+def opened(source: str, reading: Reading, load: Load | None = None, *, quiet: bool = False) -> Trace:
+    """Open the trace, apply the load options in their fixed order, and say on stderr what it turned out to be.
+
+    ``quiet``: it was said before.
+    """
+    if load is not None:
+        _check_clock(load)
     # Everything that can be wrong on the command line itself is refused before the file is read.
     window = parse.window(load.window) if load is not None and load.window is not None else None
     within_s = parse.tie_spread_s(reading.spread_ties) if reading.spread_ties is not None else None
@@ -38,7 +41,7 @@ def opened(source: str, reading: Reading, load: Load | None = None) -> Trace:
         trace = trace.spread_ties(within_s, seed=reading.seed)
     if load is not None:
         trace = _loaded(trace, load, window)
-    for line in trace.info.notes:
+    for line in () if quiet else trace.info.notes:
         note(line)
     return trace
 
@@ -54,4 +57,13 @@ def _loaded(trace: Trace, load: Load, window: tuple[float, float | None] | None)
         trace = trace.speedup(load.speedup)
     if load.time_stretch is not None:
         trace = trace.time_stretch(load.time_stretch)
+    if load.rate is not None:
+        trace = trace.at_rate(load.rate)
     return trace
+
+
+def _check_clock(load: Load) -> None:
+    setters = {"--speedup": load.speedup, "--time-stretch": load.time_stretch, "--rate": load.rate}
+    given = [name for name, value in setters.items() if value is not None]
+    if len(given) > 1:
+        raise typer.BadParameter("each sets the clock: pass one of them", param_hint=" and ".join(given))
