@@ -1,8 +1,8 @@
 """Speed and memory of the simulator: ``make bench``. One core; compilation apart; each figure from its own process.
 
 What is timed is all of a run: reading the trace's Parquet, simulating, and writing every request's record. Figures are
-printed with their spread over the repeats; the last line of each part says what the figure has to be. Sweeps
-(bench_sweep.py, all cores) and the device's host costs (bench_device.py) follow.
+printed with their spread over the repeats; the last line of each part says what the figure has to be. Reports and
+timelines (bench_report.py), sweeps (bench_sweep.py, all cores) and the device's host costs (bench_device.py) follow.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests import bench_device, bench_sweep
+from tests import bench_device, bench_report, bench_sweep
 
 POLICY, MODEL, HARDWARE = "graph-paged", "llama-3-8b", "a100-80gb-sxm"
 #: KV blocks of the pools of the last part: same trace and policy, one pool ten times the other.
@@ -142,6 +142,8 @@ def suite(rows: int, repeats: int) -> None:
             for blocks in POOLS
         ]
         say(f"  a pool ten times as large runs at {rates[1] / rates[0]:.3f} times the speed; wanted: about 1")
+        for line in bench_report.lines(trace, rows):
+            say(line)
     for line in bench_sweep.lines():
         say(line)
     for line in bench_device.lines():

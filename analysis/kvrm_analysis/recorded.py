@@ -72,6 +72,11 @@ def recorded(run: NamedRun, *, trace: Trace | None = None, replica: int | None =
     return Recorded(run, config, opened, document["run"].get("stop_at_s"), replica if cluster else None, rows)
 
 
+def as_replayed(run: NamedRun, trace: Trace) -> Trace:
+    """A trace cut and scaled as the run's was. Raises InputError for a transform that is not known."""
+    return _transformed(trace, run.document()["trace"].get("transforms") or "")
+
+
 def _check_replica(run: NamedRun, cluster: dict[str, Any] | None, replica: int | None) -> None:
     if cluster is None:
         if replica not in (None, 0):

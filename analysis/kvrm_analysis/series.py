@@ -50,9 +50,9 @@ class Grid:
         return np.clip((times_ns / 1e9 / self.width_s).astype(np.int64), 0, self.count - 1)
 
 
-def grid_of(end_s: float) -> Grid:
-    """A grid over [0, end]: bins of 1, 2 or 5 times a power of ten seconds, at most ``BINS`` of them."""
-    least = end_s / BINS
+def grid_of(end_s: float, bins: int = BINS) -> Grid:
+    """A grid over [0, end]: bins of 1, 2 or 5 times a power of ten seconds, at most ``bins`` of them."""
+    least = end_s / bins
     power = 10.0 ** np.floor(np.log10(least))
     width = next(step * power for step in (1, 2, 5, 10) if step * power >= least * (1 - 1e-9))
     return Grid(float(width), max(1, int(np.ceil(end_s / width))))

@@ -14,6 +14,8 @@ from matplotlib.figure import Figure
 
 #: Black, blue, vermillion, green, orange, purple, sky blue. Their yellow is too pale for lines on white.
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9")
+#: The same hues for lines on a dark page (a report), in the same order.
+DARK_COLOURS = ("#F2F2F2", "#4AA8E8", "#FF8A4C", "#2CC295", "#F0B93A", "#E59BC6", "#9BD7F5")
 DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1.2)))
 
 INK = "#222222"

@@ -19,6 +19,7 @@ from kvrm.capacities import Capacities, capacity
 from kvrm.device import Validation, calibrate, calibrate_from_steps, validate
 from kvrm.looking import diff, explain
 from kvrm.plotting import Plots, plot, plot_kinds
+from kvrm.reporting import report, timeline
 from kvrm.results import Comparison, Replay
 from kvrm.sensitivities import sensitivity
 from kvrm.sweeps import sweep, sweep_dry_run
@@ -46,9 +47,11 @@ __all__ = [
     "plot",
     "plot_kinds",
     "replay",
+    "report",
     "sensitivity",
     "sweep",
     "sweep_dry_run",
+    "timeline",
     "tune",
     "validate",
 ]

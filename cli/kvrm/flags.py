@@ -89,7 +89,7 @@ class Load:
     ] = None
     rate: Annotated[
         float | None,
-        _option("--rate", text="Scale the gaps between arrivals so that so many requests/s are offered on average."),
+        option("--rate", text="Scale the gaps between arrivals so that so many requests/s are offered on average."),
     ] = None
 
 
@@ -174,11 +174,11 @@ class Cluster:
     ] = None
     engine: Annotated[
         Literal["local", "ray"] | None,
-        _option("--engine", text="With --cluster: run the replicas apart, over processes or Ray (router round-robin)."),
+        option("--engine", text="With --cluster: run the replicas apart, over processes or Ray (router round-robin)."),
     ] = None
-    workers: Annotated[int | None, _option("--workers", text="Processes of the engine (default: one a core).")] = None
+    workers: Annotated[int | None, option("--workers", text="Processes of the engine (default: one a core).")] = None
     address: Annotated[
-        str | None, _option("--address", text="Of an existing Ray cluster (default: one on this machine).")
+        str | None, option("--address", text="Of an existing Ray cluster (default: one on this machine).")
     ] = None
 
 

@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from kvrm import sensitivities, sweeps, tunes
-from kvrm.commands import capacity, device, difference, explanation, figures, listing, run, trace
+from kvrm.commands import capacity, device, difference, explanation, figures, listing, reports, run, trace
 from kvrm.console import complain, say
 from kvrm.flags import expanded
 
@@ -55,6 +55,8 @@ app.command("validate")(device.validate)
 app.command("plot")(expanded(figures.plot))
 app.command("diff")(difference.diff)
 app.command("explain")(explanation.explain)
+app.command("report")(reports.report)
+app.command("timeline")(expanded(reports.timeline))
 app.command("list")(listing.list_names)
 app.add_typer(trace.app, name="trace")
 

@@ -26,6 +26,14 @@ def window(text: str) -> tuple[float, float | None]:
     return first, None if last == math.inf else last
 
 
+def whole_range(text: str, option: str) -> tuple[int, int]:
+    """``FIRST:LAST``, whole numbers from 0 on, the last one included. Raises a usage error that shows the form."""
+    first, colon, last = text.partition(":")
+    if not colon or not first.strip().isdecimal() or not last.strip().isdecimal() or int(first) > int(last):
+        raise typer.BadParameter(f"{text!r} is not FIRST:LAST with 0 <= FIRST <= LAST, e.g. 0:255", param_hint=option)
+    return int(first), int(last)
+
+
 def tie_spread_s(text: str) -> float | None:
     """Seconds, or None for ``tick``: one step of the trace's own clock."""
     if text == "tick":
