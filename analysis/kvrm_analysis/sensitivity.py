@@ -220,7 +220,7 @@ def indices_of(study: SensitivityStudy, swept: Sweep) -> Sensitivity:
     kept = whole.reshape(study.points, study.block).all(axis=1)
     lost = int(np.count_nonzero(~kept))
     if lost > MOST_LOST * study.points:
-        errors = [f"{status}: {error.splitlines()[0]}" for _, status, error in swept.without_results()]
+        errors = swept.without_results()
         empty = [name for name, values in columns.items() if not np.isfinite(values).all()]
         why = errors[0] if errors else f"{', '.join(empty)} has no value in some cells"
         raise InputError(f"{lost} of {study.points} points have a cell without results ({why}): narrow the axes")

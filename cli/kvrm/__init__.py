@@ -9,9 +9,6 @@ from kvrm.api import (
     ReplicaOptions,
     catalogue,
     compare,
-    convert_trace,
-    inspect_trace,
-    open_trace,
     plan,
     replay,
 )
@@ -23,6 +20,7 @@ from kvrm.reporting import report, timeline
 from kvrm.results import Comparison, Replay
 from kvrm.sensitivities import sensitivity
 from kvrm.sweeps import sweep, sweep_dry_run
+from kvrm.traces import convert_trace, fetch_trace, inspect_trace, merge_traces, open_trace
 from kvrm.tunes import tune
 
 __all__ = [
@@ -41,7 +39,9 @@ __all__ = [
     "convert_trace",
     "diff",
     "explain",
+    "fetch_trace",
     "inspect_trace",
+    "merge_traces",
     "open_trace",
     "plan",
     "plot",

@@ -34,7 +34,7 @@ def whole_range(text: str, option: str) -> tuple[int, int]:
     return int(first), int(last)
 
 
-def tie_spread_s(text: str) -> float | None:
+def tie_spread_s(text: str, option: str) -> float | None:
     """Seconds, or None for ``tick``: one step of the trace's own clock."""
     if text == "tick":
         return None
@@ -43,7 +43,7 @@ def tie_spread_s(text: str) -> float | None:
     except ValueError:
         within_s = 0.0
     if not 0 < within_s < math.inf:
-        raise typer.BadParameter(f"{text!r} is neither seconds above 0 nor 'tick'", param_hint="--spread-ties")
+        raise typer.BadParameter(f"{text!r} is neither seconds above 0 nor 'tick'", param_hint=option)
     return within_s
 
 

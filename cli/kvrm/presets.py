@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from kvrm_sim.config import HardwareProfile, ModelSpec
 
 #: What can be listed.
-Kind: TypeAlias = Literal["policies", "models", "hardware", "traces", "routers", "parts"]
+Kind: TypeAlias = Literal["policies", "models", "hardware", "traces", "datasets", "routers", "parts"]
 
 
 @contextmanager
@@ -32,6 +32,10 @@ def described(kind: Kind) -> dict[str, str]:
         from kvrm_traces import BUILTINS
 
         return dict(BUILTINS)
+    if kind == "datasets":
+        from kvrm_traces.datasets import datasets
+
+        return {name: f"{found.about} ({found.licence})" for name, found in datasets().items()}
     if kind == "routers":
         from kvrm_sim.routers import ROUTERS
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvrm.console import complain, progress_bars, say
-from kvrm.sweeps import EngineName, Stale, StudySource, make_engine
+from kvrm.sweeps import EngineName, Stale, StudySource
 
 if TYPE_CHECKING:
     from kvrm_analysis.engines import Engine
@@ -35,6 +35,7 @@ def sensitivity(
     figure. The other options are those of :func:`kvrm.sweep`. Raises InputError for a study that is wrong, before any
     work, and where the extra ``tune`` is not installed.
     """
+    from kvrm_analysis.engines import make_engine
     from kvrm_analysis.sensitivity import indices_of
     from kvrm_analysis.sensitivity_figure import sensitivity_figure
     from kvrm_analysis.sweep import planned, run_plan

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvrm.console import complain, progress_bars, say
-from kvrm.sweeps import EngineName, StudySource, make_engine
+from kvrm.sweeps import EngineName, StudySource
 
 if TYPE_CHECKING:
     from kvrm_analysis.engines import Engine
@@ -45,6 +45,7 @@ def tune(
     ``progress`` is called with trials that ended, and all of them. Raises InputError for a study that is wrong, before
     any work, and where the extra ``tune`` is not installed.
     """
+    from kvrm_analysis.engines import make_engine
     from kvrm_analysis.study_folder import prepared_folder
     from kvrm_analysis.tune_answer import answered, write_answer
     from kvrm_analysis.tuning import JOURNAL, Search, cell_work, optuna_library

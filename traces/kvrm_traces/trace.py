@@ -17,9 +17,10 @@ from kvrm_traces.arrow import int64_column, int64_values
 from kvrm_traces.errors import TraceError
 from kvrm_traces.measure import Clock
 from kvrm_traces.schema import SCHEMA, TraceInfo, pace
-from kvrm_traces.selection import Selection, checked_count, checked_factor
+from kvrm_traces.selection import Sample, Selection, checked_count, checked_factor
 from kvrm_traces.spreading import SpreadStore
 from kvrm_traces.store import Store
+from kvrm_traces.thinning import kept
 
 #: Spans beyond this do not fit int64 nanoseconds with room to add to them.
 MAX_SPAN_NS = 2**62
@@ -62,7 +63,7 @@ class Trace:
         start, stop = self._selection.row_range(self._store.rows)
         reading = names if "arrival_ns" in names else ("arrival_ns", *names)
         origin_ns: int | None = None
-        for batch in self._thinned(self._store.batches(start, stop, reading, rows)):
+        for batch in kept(self._store.batches(start, stop, reading, rows), self._selection, start):
             if origin_ns is None:
                 origin_ns = batch.column("arrival_ns")[0].as_py()
             yield self._on_own_clock(batch, origin_ns).select(list(names))
@@ -87,8 +88,30 @@ class Trace:
         stop_row = self._rows_before(round(end_ns)) if end_ns <= self._base.span_ns else self._store.rows
         return self._with(window_s=(start_s, end_s), first_row=first_row, window_rows=stop_row - first_row)
 
+    def idle_cap(self, longest_s: float) -> Trace:
+        """Shorten every gap between arrivals that is longer than this to it: in the trace's own time, before any speed.
+
+        Of all rows of the window, so that silence which thinning makes stays. Raises TraceError for 0 or less.
+        """
+        if not (math.isfinite(longest_s) and longest_s * 1e9 >= 1):
+            raise TraceError(f"idle_cap {longest_s!r}: must be seconds, a nanosecond or more")
+        cap_ns = round(min(longest_s * 1e9, MAX_SPAN_NS))
+        already = self._selection.idle_cap_ns
+        return self._with(idle_cap_ns=cap_ns if already is None else min(cap_ns, already))
+
+    def sample(self, share: float, seed: int = 0) -> Trace:
+        """Keep each request (of the window) with this probability, independently of the others.
+
+        A Poisson process stays one; sessions lose turns. Raises TraceError for a share that is not in (0, 1].
+        """
+        if self._selection.sample is not None:
+            raise TraceError("sample: this trace is already sampled; choose the share once")
+        if not 0 < share <= 1:
+            raise TraceError(f"sample {share!r}: must be a share above 0, at most 1, e.g. 0.1 for a tenth")
+        return self._with(sample=Sample(share=share, seed=checked_count("seed", seed, 0)))
+
     def limit(self, rows: int) -> Trace:
-        """Only the first `rows` requests (of the window)."""
+        """Only the first `rows` requests (of the window, of the sample)."""
         checked_count("limit", rows, 1)
         already = self._selection.limit
         return self._with(limit=rows if already is None else min(rows, already))
@@ -115,8 +138,8 @@ class Trace:
     def at_rate(self, requests_per_s: float) -> Trace:
         """Scale every gap between arrivals by one factor, such that gaps / span is this rate.
 
-        It is the rate of the rows that window, limit and replicas leave. The last arrival is exact, the others are
-        rounded to whole nanoseconds; order and ties stay. Raises TraceError for a trace that has a speed or a rate
+        It is the rate of the rows that window, sample, limit and replicas leave. The last arrival is exact, the others
+        are rounded to whole nanoseconds; order and ties stay. Raises TraceError for a trace that has a speed or a rate
         already, or none to scale (one request, or all at one instant).
         """
         self._no_rate_yet("rate")
@@ -147,14 +170,26 @@ class Trace:
         `within_s` None: one tick of the trace's clock (``resolution_ns``). Done to the trace itself, before all other
         transforms. Raises TraceError when a transform was already asked for, or there is no tick.
         """
+        return self._spread("spread_ties", within_s, seed)
+
+    def jitter(self, within_s: float | None = None, seed: int = 0) -> Trace:
+        """Move *every* request later by a uniform draw below `within_s`, short of the next stamp; ties keep order.
+
+        For a clock that cuts fractions off: `within_s` None is one tick of it. Otherwise as :meth:`spread_ties`, which
+        leaves stamps that stand alone where they are.
+        """
+        return self._spread("jitter", within_s, seed)
+
+    def _spread(self, what: str, within_s: float | None, seed: int) -> Trace:
         if not self._selection.whole:
-            raise TraceError("spread_ties: comes before window, limit, replicas, speed and rate")
+            raise TraceError(f"{what}: comes before window, idle cap, sample, limit, replicas, speed and rate")
         within_ns = self._base.resolution_ns if within_s is None else math.floor(within_s * 1e9)
         if within_ns is None or not 1 <= within_ns <= MAX_SPAN_NS:
-            raise TraceError(f"spread_ties within {within_s!r} s: state a time above 0, e.g. the step of the clock")
-        store = SpreadStore(self._store, within_ns, checked_count("seed", seed, 0))
+            raise TraceError(f"{what} within {within_s!r} s: state a time above 0, e.g. the step of the clock")
+        store = SpreadStore(self._store, within_ns, checked_count("seed", seed, 0), alone=what == "jitter")
         spread = Trace(store, self._base)
-        note = f"ties spread within {within_ns / 1e9:g} s, seed {seed}"
+        done = "ties spread" if what == "spread_ties" else "jitter"
+        note = f"{done} within {within_ns / 1e9:g} s, seed {seed}"
         return Trace(store, _told(self._base, note, spread.batches(columns=("arrival_ns",))))
 
     def _with(self, **changes: object) -> Trace:
@@ -188,7 +223,8 @@ class Trace:
             return self._base.span_ns
         first_ns = last_ns = None
         start, stop = self._selection.row_range(self._store.rows)
-        for batch in self._thinned(self._store.batches(start, stop, ("arrival_ns",), 1 << 18)):
+        arrivals = self._store.batches(start, stop, ("arrival_ns",), 1 << 18)
+        for batch in kept(arrivals, self._selection, start):
             arrival_ns = int64_values(batch.column(0))
             first_ns = int(arrival_ns[0]) if first_ns is None else first_ns
             last_ns = int(arrival_ns[-1])
@@ -214,19 +250,6 @@ class Trace:
             if found < batch.num_rows:
                 break
         return before
-
-    def _thinned(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        every, skip = self._selection.replicas, self._selection.index
-        if every == 1:
-            yield from batches
-            return
-        for batch in batches:
-            if skip < batch.num_rows:
-                kept = np.arange(skip, batch.num_rows, every)
-                yield batch.take(int64_column(kept))
-                skip = int(kept[-1]) + every - batch.num_rows
-            else:
-                skip -= batch.num_rows
 
     def _on_own_clock(self, batch: pa.RecordBatch, origin_ns: int) -> pa.RecordBatch:
         speedup, stretch = self._selection.speedup, self._selection.time_stretch

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import typer
 
-from kvrm import api, parse
+from kvrm import parse, traces
 from kvrm.console import note
 from kvrm.flags import Load, Reading
 
@@ -23,8 +25,8 @@ def opened(source: str, reading: Reading, load: Load | None = None, *, quiet: bo
         _check_clock(load)
     # Everything that can be wrong on the command line itself is refused before the file is read.
     window = parse.window(load.window) if load is not None and load.window is not None else None
-    within_s = parse.tie_spread_s(reading.spread_ties) if reading.spread_ties is not None else None
-    trace = api.open_trace(
+    spread = _spread(reading)
+    trace = traces.open_trace(
         source,
         format=reading.format,
         unit=reading.unit,
@@ -37,18 +39,38 @@ def opened(source: str, reading: Reading, load: Load | None = None, *, quiet: bo
         hash_block_tokens=reading.hash_block_tokens,
         hash_tolerance_blocks=reading.hash_tolerance_blocks or 0,
     )
-    if reading.spread_ties is not None:
-        trace = trace.spread_ties(within_s, seed=reading.seed)
+    if spread is not None:
+        trace = spread(trace)
+    if reading.merge:
+        alone = dataclasses.replace(reading, merge=None)
+        trace = traces.merge_traces([trace, *(opened(other, alone, quiet=True) for other in reading.merge)])
     if load is not None:
-        trace = _loaded(trace, load, window)
+        trace = _loaded(trace, load, window, reading.seed)
     for line in () if quiet else trace.info.notes:
         note(line)
     return trace
 
 
-def _loaded(trace: Trace, load: Load, window: tuple[float, float | None] | None) -> Trace:
+def _spread(reading: Reading) -> Callable[[Trace], Trace] | None:
+    """What moves requests of one stamp apart, checked before any file is read; None: nothing does."""
+    if reading.spread_ties is not None and reading.jitter is not None:
+        raise typer.BadParameter("both move requests apart: pass one", param_hint="--spread-ties and --jitter")
+    if reading.jitter is not None:
+        within_s = parse.tie_spread_s(reading.jitter, "--jitter")
+        return lambda trace: trace.jitter(within_s, seed=reading.seed)
+    if reading.spread_ties is not None:
+        tie_s = parse.tie_spread_s(reading.spread_ties, "--spread-ties")
+        return lambda trace: trace.spread_ties(tie_s, seed=reading.seed)
+    return None
+
+
+def _loaded(trace: Trace, load: Load, window: tuple[float, float | None] | None, seed: int) -> Trace:
     if window is not None:
         trace = trace.window(*window)
+    if load.idle_cap is not None:
+        trace = trace.idle_cap(load.idle_cap)
+    if load.sample is not None:
+        trace = trace.sample(load.sample, seed=seed)
     if load.limit is not None:
         trace = trace.limit(load.limit)
     if load.replicas is not None:
