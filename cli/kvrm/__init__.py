@@ -15,7 +15,7 @@ from kvrm.api import (
 from kvrm.capacities import Capacities, capacity
 from kvrm.device import Validation, calibrate, calibrate_from_steps, validate
 from kvrm.results import Comparison, Replay
-from kvrm.traces import convert_trace, fetch_trace, inspect_trace, merge_traces, open_trace
+from kvrm.traces import convert_trace, fetch_trace, fit_trace, inspect_trace, merge_traces, open_trace
 
 __all__ = [
     "Capacities",
@@ -31,6 +31,7 @@ __all__ = [
     "compare",
     "convert_trace",
     "fetch_trace",
+    "fit_trace",
     "inspect_trace",
     "merge_traces",
     "open_trace",

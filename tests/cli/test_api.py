@@ -27,6 +27,7 @@ def test_public_names() -> None:
         "compare",
         "convert_trace",
         "fetch_trace",
+        "fit_trace",
         "inspect_trace",
         "merge_traces",
         "open_trace",
