@@ -25,6 +25,7 @@ from kvrm_sim.state import PARTS
 from kvrm_traces import Trace
 from tests import reproduce_looking as looking
 from tests import reproduce_pager as pager
+from tests import reproduce_studies as studies
 from tests.reproduce_tables import AZURE_CONV, GIB, HARDWARE, MOONCAKE, REPO, TRACES, Block, latency, markdown
 
 README = REPO / "README.md"
@@ -164,6 +165,8 @@ BUILT_IN: dict[str, Block] = {
     "diff": looking.diff,
     "explain": looking.explain,
 }
+#: Of built-in traces too, and thousands of runs each: too many to be computed again by a test.
+SEARCHES: dict[str, Block] = {"capacity": studies.capacity, "tuning": studies.tuning}
 PUBLIC: dict[str, Block] = {
     "azure2023-conv": azure2023_conv,
     "parts": parts,
@@ -172,12 +175,21 @@ PUBLIC: dict[str, Block] = {
     "mooncake-cache": pager.mooncake_cache,
     "placement": pager.placement,
 }
-ELSEWHERE = {"watermark": POLICIES, "filling": POLICIES, "diff": LOOKING, "explain": LOOKING}
+ELSEWHERE = {
+    "watermark": POLICIES,
+    "filling": POLICIES,
+    "capacity": studies.CAPACITY,
+    "tuning": studies.TUNING,
+    "diff": LOOKING,
+    "explain": LOOKING,
+}
 #: Figures by the name of their file in docs/figures.
 FIGURES: dict[str, Drawing] = {
     "compare": Drawing(draw_compare, 140, False),
     "placement": Drawing(pager.draw_placement, 120, True),
     "watermark": Drawing(pager.draw_watermark_sweep, 140, False),
+    "tuning": Drawing(studies.draw_tuning, 140, False),
+    "sensitivity": Drawing(studies.draw_sensitivity, 110, False),
     **{name: Drawing(looking.drawing(name), 110, False) for name in (*looking.OF_RUNS, "owners", *looking.OF_A_STUDY)},
 }
 
@@ -197,7 +209,7 @@ def shown(name: str, text: str) -> re.Match[str]:
 
 def remake_table(name: str, out: Path) -> None:
     """Compute a table and put it into its page."""
-    table = (BUILT_IN | PUBLIC)[name](out)
+    table = (BUILT_IN | SEARCHES | PUBLIC)[name](out)
     sys.stdout.write(f"\n{name}, uncalibrated\n{table}\n")
     sys.stdout.flush()
     text = page_of(name).read_text(encoding="utf-8")
@@ -221,7 +233,7 @@ def main(names: list[str]) -> None:
         sys.exit(f"FIGURE={unknown[0]}: there is no such figure; there are {', '.join(FIGURES)}")
     folder = next_free(REPO / "runs", "reproduce")
     here = TRACES.is_dir()
-    tables = [name for name in BUILT_IN | PUBLIC if not names or name in names]
+    tables = [name for name in BUILT_IN | SEARCHES | PUBLIC if not names or name in names]
     left_out = [name for name in tables if name in PUBLIC and not here]
     for name in tables:
         if name not in left_out:

@@ -24,10 +24,13 @@ from kvrm_traces import Trace, open_trace
 _BUILT_IN = re.compile(r"built-in (?P<name>\S+), seed (?P<seed>\d+)")
 _TRANSFORMS = (
     ("window", re.compile(r"window (\S+):(\S*) s")),
+    ("idle_cap", re.compile(r"idle cap (\S+) s")),
+    ("sample", re.compile(r"sample (\S+) seed (\d+)")),
     ("limit", re.compile(r"limit (\d+)")),
     ("replicas", re.compile(r"replica (\d+) of (\d+)")),
     ("speedup", re.compile(r"speedup (\S+)")),
     ("time_stretch", re.compile(r"time_stretch (\S+)")),
+    ("rate", re.compile(r"rate (\S+)")),
 )
 
 
@@ -103,7 +106,7 @@ def _rows_of(run: NamedRun, replica: int) -> NDArray[np.int64]:
 def _open(about: dict[str, Any], folder: Path) -> Trace:
     built_in = _BUILT_IN.fullmatch(about["source"])
     if built_in is not None:
-        whole = about.get("transforms") is None or re.fullmatch(r"(speedup|time_stretch) \S+", about["transforms"])
+        whole = about.get("transforms") is None or re.fullmatch(r"(speedup|time_stretch|rate) \S+", about["transforms"])
         rows = about["rows"] if whole else None
         trace = open_trace(built_in["name"], seed=int(built_in["seed"]), rows=rows)
     else:
@@ -142,7 +145,14 @@ def _apply(trace: Trace, name: str, found: re.Match[str]) -> Trace:
         return trace.limit(int(found[1]))
     if name == "replicas":
         return trace.replicas(int(found[2]), int(found[1]))
-    return trace.speedup(float(found[1])) if name == "speedup" else trace.time_stretch(float(found[1]))
+    if name == "sample":
+        return trace.sample(float(found[1]), int(found[2]))
+    factor = float(found[1])
+    if name == "rate":
+        return trace.at_rate(factor)
+    if name == "idle_cap":
+        return trace.idle_cap(factor)
+    return trace.speedup(factor) if name == "speedup" else trace.time_stretch(factor)
 
 
 def _check(trace: Trace, about: dict[str, Any], run: NamedRun) -> None:

@@ -15,20 +15,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack
 
-from kvrm.clusters import check_cluster, is_one_replica, run_replicas, split_options
-from kvrm.folders import refuse_source, staged
+from kvrm.clusters import split_options
+from kvrm.folders import staged
 from kvrm.presets import Kind, plugged
 from kvrm.results import Comparison, Replay
+from kvrm.traces import open_trace as open_trace
+from kvrm.traces import opened
+from kvrm_analysis.replicas import check_cluster, replica_config, run_replicas
 
 if TYPE_CHECKING:
     from kvrm.plugins import PartSource
+    from kvrm_analysis.engines import Engine
     from kvrm_sim.config import ReplicaConfig
     from kvrm_sim.engine import RunResult
     from kvrm_sim.hardware import HardwareProfile
     from kvrm_sim.memory import MemoryPlan
     from kvrm_sim.model import ModelSpec
     from kvrm_sim.policy import Policy
-    from kvrm_traces import Trace, TraceReport
+    from kvrm_traces import Trace
 
 #: Called with the name of a run and its share done, 0 to 1.
 Progress: TypeAlias = Callable[[str, float], None]
@@ -56,6 +60,13 @@ class ClusterOptions(TypedDict, total=False):
     router: str | None
     #: Of router ``prefix-aware``: blocks held that weigh as much as one block to be prefilled. Default 1.
     prefix_weight: float | None
+    #: Run the replicas of ``cluster`` apart, over processes, with a router that does not look at them: ``local`` or
+    #: ``ray``, or an engine that is open (kvrm_analysis.engines). The result is the same.
+    engine: Literal["local", "ray"] | Engine | None
+    #: Processes of the engine; default one a core.
+    workers: int | None
+    #: Of an existing Ray cluster; default one on this machine.
+    address: str | None
 
 
 class ReplicaOptions(TypedDict, total=False):
@@ -86,62 +97,6 @@ class RunOptions(ReplicaOptions, ClusterOptions, total=False):
     """What serves the trace."""
 
 
-def open_trace(
-    source: str | Path,
-    *,
-    format: str | None = None,
-    unit: str | None = None,
-    columns: Mapping[str, str] | None = None,
-    strict: bool = False,
-    missing_timestamp: Literal["refuse", "zero"] = "refuse",
-    seed: int = 0,
-    rows: int | None = None,
-    arrivals: str | None = None,
-    hash_block_tokens: int | None = None,
-    hash_tolerance_blocks: int = 0,
-) -> Trace:
-    """Open a trace file, or a built-in trace by name. See :func:`kvrm_traces.open_trace`.
-
-    A trace is cut and scaled with its methods ``spread_ties``, ``window``, ``limit``, ``replicas`` and ``speedup``.
-    """
-    import kvrm_traces
-
-    return kvrm_traces.open_trace(
-        source,
-        format=format,
-        unit=unit,
-        columns=columns,
-        strict=strict,
-        missing_timestamp=missing_timestamp,
-        seed=seed,
-        rows=rows,
-        arrivals=arrivals,
-        hash_block_tokens=hash_block_tokens,
-        hash_tolerance_blocks=hash_tolerance_blocks,
-    )
-
-
-def inspect_trace(trace: str | Path | Trace) -> TraceReport:
-    """Statistics of a trace: rate, burstiness, lengths, prefix reuse."""
-    import kvrm_traces
-
-    return kvrm_traces.inspect_trace(_opened(trace))
-
-
-def convert_trace(trace: str | Path | Trace, out: str | Path, *, force: bool = False) -> Path:
-    """Write a trace as canonical Parquet; replaying the file gives the identical result. Returns the file's path.
-
-    An existing file is refused unless ``force``, and the file that is read always. Raises InputError.
-    """
-    target = Path(out)
-    if isinstance(trace, (str, Path)):
-        refuse_source(target, trace)
-    opened = _opened(trace)
-    with staged(target, kind="file", force=force) as unfinished:
-        opened.to_parquet(unfinished)
-    return target
-
-
 def catalogue(kind: Kind, *, plugins: Sequence[PartSource] = ()) -> dict[str, str]:
     """The names that can be given for a policy, a part of one, a model, a device, a trace or a router, each with what
     it is. ``plugins``: users' parts to list beside those of installed packages (docs/plugins.md).
@@ -159,7 +114,6 @@ def plan(
 
     Raises ConfigError for wrong options and DoesNotFitError, with every factor, when no usable pool is left.
     """
-    from kvrm.presets import replica_config
     from kvrm_sim.memory import plan_memory
 
     with plugged(plugins):
@@ -191,13 +145,13 @@ def replay(
         _check_stop(stop_at_s)
         cluster, replica = split_options(options)
         (config,) = _configs([policy], replica)
-        opened = _opened(trace)
-        check_cluster(cluster, driver, opened, (config,))
+        source = opened(trace)
+        check_cluster(cluster, driver, source, (config,))
         if out is None:
-            return Replay((_run(opened, config, None, driver, stop_at_s, progress, keep, cluster),))
+            return Replay((_run(source, config, None, driver, stop_at_s, progress, keep, cluster),))
         target = Path(out)
         with staged(target, kind="folder", force=force) as unfinished:
-            result = _run(opened, config, unfinished, driver, stop_at_s, progress, True, cluster)
+            result = _run(source, config, unfinished, driver, stop_at_s, progress, True, cluster)
         return Replay((replace(result, folder=target),), folder=target)
 
 
@@ -225,26 +179,22 @@ def compare(
         cluster, replica = split_options(options)
         configs = _configs(policies, replica)
         names = _distinct(config.policy.name for config in configs)
-        opened = _opened(trace)
-        check_cluster(cluster, driver, opened, configs)
+        source = opened(trace)
+        check_cluster(cluster, driver, source, configs)
         if out is None:
             return Comparison(
-                tuple(_run(opened, config, None, driver, stop_at_s, progress, keep, cluster) for config in configs)
+                tuple(_run(source, config, None, driver, stop_at_s, progress, keep, cluster) for config in configs)
             )
         target = Path(out)
         with staged(target, kind="folder", force=force) as unfinished:
             unfinished.mkdir()
             results = tuple(
-                _run(opened, config, unfinished / name, driver, stop_at_s, progress, True, cluster)
+                _run(source, config, unfinished / name, driver, stop_at_s, progress, True, cluster)
                 for config, name in zip(configs, names, strict=True)
             )
             figure = _write_comparison(Comparison(results), unfinished)
         moved = tuple(replace(result, folder=target / name) for result, name in zip(results, names, strict=True))
         return Comparison(moved, folder=target, figure=target / figure)
-
-
-def _opened(trace: str | Path | Trace) -> Trace:
-    return open_trace(trace) if isinstance(trace, (str, Path)) else trace
 
 
 def _check_stop(stop_at_s: float | None) -> None:
@@ -255,7 +205,6 @@ def _check_stop(stop_at_s: float | None) -> None:
 
 
 def _configs(policies: Sequence[str | Path | Policy], replica: ReplicaOptions) -> list[ReplicaConfig]:
-    from kvrm.presets import replica_config
     from kvrm_sim.memory import plan_memory
     from kvrm_traces.errors import InputError
 
@@ -295,11 +244,7 @@ def _run(
             progress(name, share)
 
     report = None if progress is None else advance
-    if is_one_replica(cluster):
-        from kvrm_sim.engine import run
-
-        return run(trace, config, out=out, driver=driver, progress=report, stop_at_s=stop_at_s, keep=keep)
-    return run_replicas(trace, config, cluster, out=out, progress=report, stop_at_s=stop_at_s, keep=keep)
+    return run_replicas(trace, config, cluster, out=out, driver=driver, progress=report, stop_at_s=stop_at_s, keep=keep)
 
 
 def _write_comparison(comparison: Comparison, folder: Path) -> str:

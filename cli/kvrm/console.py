@@ -74,6 +74,21 @@ def progress_bars() -> Iterator[Callable[[str, float], None] | None]:
 
 
 @contextmanager
+def progress_bytes(what: str) -> Iterator[Callable[[int, int | None], None] | None]:
+    """A bar of bytes on a terminal; None in a pipe. Takes the bytes that are there, and those that there will be."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda at, total: bar.update(task, completed=at, total=total)
+
+
+@contextmanager
 def progress_line() -> Iterator[Callable[[str], None]]:
     """Takes what is done next, on stderr: first what will be done, then phases, as "phase" or "phase: what of it".
 

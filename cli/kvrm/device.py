@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from kvrm.api import open_trace
 from kvrm.folders import check, check_together, staged, staged_together
 from kvrm.presets import plugged
+from kvrm.traces import open_trace
 
 if TYPE_CHECKING:
     import pyarrow as pa

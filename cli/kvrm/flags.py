@@ -58,15 +58,31 @@ class Reading:
             text="Move requests with the same stamp apart, within so many seconds or one tick of the trace's clock.",
         ),
     ] = None
+    jitter: Annotated[
+        str | None,
+        option(
+            "--jitter",
+            metavar="SECONDS|tick",
+            text="Move every request later, within so many seconds or one tick of a clock that cut fractions off.",
+        ),
+    ] = None
+    merge: Annotated[
+        list[str] | None,
+        option("--merge", metavar="TRACE", text="Another trace, read the same way, beside the first. Repeatable."),
+    ] = None
     rows: Annotated[int | None, option("--rows", text="Length of a built-in trace, in requests.")] = None
     seed: Annotated[
-        int, option("--seed", text="Seed of a built-in trace, of drawn arrivals and of spread ties (default 0).")
+        int,
+        option(
+            "--seed", text="Seed of a built-in trace, drawn arrivals, spread ties, jitter and a sample (default 0)."
+        ),
     ] = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Load:
-    """Which part of a trace, and how dense. Applied in this order: window, limit, replicas, then the clock.
+    """Which part of a trace, and how dense. Applied in this order, whatever the order of the options: window, idle cap,
+    sample, limit, replicas, then the clock.
 
     --replicas N thins the trace to one replica's share of N, every N-th request; --cluster simulates all N.
     """
@@ -74,6 +90,14 @@ class Load:
     window: Annotated[
         str | None,
         option("--window", metavar="START:END", text="Seconds of the trace to keep; either side may be empty."),
+    ] = None
+    idle_cap: Annotated[
+        float | None,
+        option("--idle-cap", metavar="SECONDS", text="Shorten longer gaps to so many seconds of the trace's own time."),
+    ] = None
+    sample: Annotated[
+        float | None,
+        option("--sample", metavar="SHARE", text="Keep each request with this probability (seeded thinning)."),
     ] = None
     limit: Annotated[int | None, option("--limit", text="Keep the first N requests.")] = None
     replicas: Annotated[
@@ -86,6 +110,10 @@ class Load:
     ] = None
     time_stretch: Annotated[
         float | None, option("--time-stretch", text="Multiply every gap between arrivals: 2 halves the offered rate.")
+    ] = None
+    rate: Annotated[
+        float | None,
+        option("--rate", text="Scale the gaps between arrivals so that so many requests/s are offered on average."),
     ] = None
 
 
@@ -167,6 +195,14 @@ class Cluster:
             "--prefix-weight",
             text="Router prefix-aware: blocks held that weigh as much as one block to be prefilled (default 1).",
         ),
+    ] = None
+    engine: Annotated[
+        Literal["local", "ray"] | None,
+        option("--engine", text="With --cluster: run the replicas apart, over processes or Ray (router round-robin)."),
+    ] = None
+    workers: Annotated[int | None, option("--workers", text="Processes of the engine (default: one a core).")] = None
+    address: Annotated[
+        str | None, option("--address", text="Of an existing Ray cluster (default: one on this machine).")
     ] = None
 
 

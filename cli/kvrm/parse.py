@@ -34,7 +34,7 @@ def whole_range(text: str, option: str) -> tuple[int, int]:
     return int(first), int(last)
 
 
-def tie_spread_s(text: str) -> float | None:
+def tie_spread_s(text: str, option: str) -> float | None:
     """Seconds, or None for ``tick``: one step of the trace's own clock."""
     if text == "tick":
         return None
@@ -43,7 +43,7 @@ def tie_spread_s(text: str) -> float | None:
     except ValueError:
         within_s = 0.0
     if not 0 < within_s < math.inf:
-        raise typer.BadParameter(f"{text!r} is neither seconds above 0 nor 'tick'", param_hint="--spread-ties")
+        raise typer.BadParameter(f"{text!r} is neither seconds above 0 nor 'tick'", param_hint=option)
     return within_s
 
 
@@ -76,19 +76,4 @@ def columns(texts: Sequence[str]) -> dict[str, str]:
                 f"{text!r} is not OURS=THEIRS, e.g. prompt_tokens=input_len", param_hint="--column"
             )
         found[ours.strip()] = theirs
-    return found
-
-
-def seconds_by_metric(texts: Sequence[str]) -> dict[str, float]:
-    """``METRIC=SECONDS`` each. Raises a usage error that shows the form; which metrics there are, others check."""
-    found: dict[str, float] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        try:
-            bound = float(value)
-        except ValueError:
-            bound = math.nan
-        if not equals or not name.strip() or not 0 < bound < math.inf:
-            raise typer.BadParameter(f"{text!r} is not METRIC=SECONDS, e.g. ttft=2.5", param_hint="--slo")
-        found[name.strip()] = bound
     return found

@@ -24,13 +24,13 @@ def test_a_wrong_window_is_a_usage_error_that_shows_the_form(text: str) -> None:
 
 @pytest.mark.parametrize(("text", "expected"), [("3", 3.0), ("0.5", 0.5), ("tick", None)])
 def test_ties_are_spread_within_seconds_or_a_tick(text: str, expected: float | None) -> None:
-    assert parse.tie_spread_s(text) == expected
+    assert parse.tie_spread_s(text, "--spread-ties") == expected
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "ticks", ""])
 def test_a_wrong_spread_is_a_usage_error(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="seconds above 0 nor 'tick'"):
-        parse.tie_spread_s(text)
+        parse.tie_spread_s(text, "--spread-ties")
 
 
 def test_assigned_values_are_toml_and_bare_words_are_strings() -> None:

@@ -102,3 +102,54 @@ def test_converting_a_wrong_file_leaves_nothing(tmp_path: Path) -> None:
     source.write_text("when,in,out\n1,2,3\n")
     refusal("trace", "convert", source, "--out", tmp_path / "t.parquet")
     assert list(tmp_path.iterdir()) == [source]
+
+
+def test_inspect_counts_what_a_model_cannot_hold_and_draws_a_page(tmp_path: Path) -> None:
+    """A13: before any run, with the model's own limit."""
+    source = tmp_path / "t.csv"
+    source.write_text("arrival_s,prompt_tokens,output_tokens\n0,9000,500\n1,100,10\n2,8000,400\n")
+    page = tmp_path / "page.png"
+    done = kvrm("trace", "inspect", source, "--model", "llama-3-8b", "--out", page, "--json")
+    assert done.returncode == 0, done.stderr
+    over = json.loads(done.stdout)["over_limit"]
+    assert over == {"limit_tokens": 8192, "rows": 2, "prompt_rows": 1, "output_tokens_beyond": 208}
+    assert page.is_file()
+    assert page.with_suffix(".svg").is_file()
+    assert "page.png exists" in refusal("trace", "inspect", source, "--out", tmp_path / "page.svg")
+    wrong = refusal("trace", "inspect", source, "--model", "llama-3-8b", "--max-context", "9000")
+    assert "max_context_tokens = 9000: llama-3-8b has a context of 8192" in wrong
+    assert "did you mean" in refusal("trace", "inspect", source, "--model", "llama-3-9b")
+
+
+def test_load_options_apply_in_their_fixed_order_and_are_printed(tmp_path: Path) -> None:
+    source = tmp_path / "t.csv"
+    source.write_text("arrival_s,prompt_tokens,output_tokens\n" + "".join(f"{at * 10},10,10\n" for at in range(40)))
+    options = ("--rate", "4", "--sample", "0.5", "--idle-cap", "3", "--window", "0:300", "--seed", "2")
+    done = kvrm("trace", "inspect", source, "--merge", source, *options, "--json")
+    assert done.returncode == 0, done.stderr
+    assert "merged 2 traces: 80 requests over 390 s" in done.stderr
+    assert "window 0:300 s, idle cap 3 s, sample 0.5 seed 2, rate 4: " in done.stderr
+    assert json.loads(done.stdout)["rate_per_s"] == pytest.approx(4)
+
+
+def test_fetch_takes_a_copy_at_hand_and_names_what_it_cannot_know(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    copy = tmp_path / "copy.csv"
+    copy.write_text("Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n5,ChatGPT,4,9,13,API log\n")
+    done = kvrm("trace", "fetch", "burstgpt-1", "--from", copy)
+    assert done.returncode == 0, done.stderr
+    assert Path(done.stdout.strip()).read_bytes() == copy.read_bytes()
+    assert "its checksum is not known" in done.stderr
+    assert json.loads(kvrm("trace", "inspect", "burstgpt-1", "--json").stdout)["info"]["format"] == "burstgpt"
+    assert "azure-2023-conv has 719188" in refusal("trace", "fetch", "azure-2023-conv", "--from", copy)
+    assert "did you mean 'burstgpt-3'" in refusal("trace", "fetch", "burstgpt")
+    # No network: a proxy where nobody listens.
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
+    assert "no address gave the file" in refusal("trace", "fetch", "mooncake-toolagent")
+
+
+def test_list_names_the_public_data_sets_with_their_licences() -> None:
+    entries = json.loads(kvrm("list", "datasets", "--json").stdout)
+    assert entries["azure-2023-code"].endswith("(CC-BY-4.0)")

@@ -69,6 +69,8 @@ def test_the_published_statistics(
 ) -> None:
     report = inspect_trace(open_trace(shared_traces / path, strict=True))
     assert report.info.rows == rows
+    assert (report.info.streams, report.info.descents, report.zero_rows) == (1, 0, {})
+    assert report.duplicates == (1 if path == MOONCAKE else 0)
     assert agrees(report.info.span_s, span)
     assert agrees(report.rate_per_s, rate)
     assert agrees(report.gap_cv, cv)
@@ -79,8 +81,11 @@ def test_the_published_statistics(
 
 
 def test_prefix_reuse_of_the_mooncake_conversation(shared_traces: Path) -> None:
-    reuse = inspect_trace(open_trace(shared_traces / MOONCAKE)).prefix_reuse
+    report = inspect_trace(open_trace(shared_traces / MOONCAKE))
+    reuse, consistency = report.prefix_reuse, report.hash_consistency
     assert reuse is not None
+    assert consistency is not None
+    assert (consistency.rows_without, consistency.other_prefix, consistency.other_fill) == (0, 0, 0)
     assert reuse.unique_blocks == 182_790
     assert (agrees(reuse.infinite_blocks, "0.3664"), agrees(reuse.infinite_tokens, "0.3736")) == (True, True)
     lru = {percent: round(rate, 4) for percent, rate in reuse.lru_blocks.items()}
@@ -128,6 +133,7 @@ def test_round_trips_concatenations_and_compressions_of_real_files(
     assert without_hashes(turned) == without_hashes(trace)
     assert turned.info.ties == trace.info.ties
     assert any(note.startswith("1 requests were earlier") for note in turned.info.notes)
+    assert turned.info.streams == 2
     shutil.copy(rotated, tmp_path / "named.any")
     assert open_trace(tmp_path / "named.any").info.rows == trace.info.rows
 

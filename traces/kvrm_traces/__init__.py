@@ -7,6 +7,7 @@ for batch in trace.batches(columns=("arrival_ns", "prompt_tokens", "output_token
 
 from kvrm_traces.errors import InputError, KvrmError, TraceError
 from kvrm_traces.inspection import TraceReport, inspect_trace
+from kvrm_traces.merging import merge_traces
 from kvrm_traces.opening import open_trace
 from kvrm_traces.schema import SCHEMA, TraceInfo
 from kvrm_traces.synth.builtin import BUILTINS
@@ -22,5 +23,6 @@ __all__ = [
     "TraceInfo",
     "TraceReport",
     "inspect_trace",
+    "merge_traces",
     "open_trace",
 ]

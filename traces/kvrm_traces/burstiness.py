@@ -1,15 +1,25 @@
-"""How bursty arrivals are: coefficient of variation of the gaps, Fano factors of the counts, and the rate over time."""
+"""How bursty arrivals are: coefficient of variation and spread of the gaps, Fano factors of the counts, the rate over
+time.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
 
+from kvrm_traces.tokens import Histogram
+
 #: Windows of the Fano factors, in seconds.
 FANO_WINDOWS_S = (1, 10, 60)
 
-#: Equal parts of the span in the rate profile.
-PROFILE_PARTS = 24
+#: Equal parts of the span in the rate profile, and how many of them a bar of the text joins.
+PROFILE_PARTS = 240
+PARTS_A_BAR = 10
+
+#: Gaps are tallied in four equal parts of each octave, which the first bits of a float tell (its logarithm costs more
+#: than all the rest of an inspection).
+_DROPPED_BITS = 50
+_FIRST_PART = 1023 << 2  # of a gap of 1 ns
 
 
 class Gaps:
@@ -20,15 +30,33 @@ class Gaps:
         self._count = 0
         self._sum_s = 0.0
         self._square_s2 = 0.0
+        self._zero = 0
+        self._tally = np.zeros(64 * 4, np.int64)
+        #: The longest gap, and the arrival that begins it.
+        self.longest_ns = 0
+        self.longest_from_ns = 0
 
     def see(self, arrival_ns: npt.NDArray[np.int64]) -> None:
         """Take the next piece into account."""
         before = int(arrival_ns[0]) if self._last_ns is None else self._last_ns
-        gaps_s = np.diff(arrival_ns, prepend=before) / 1e9
-        self._count += gaps_s.size - (self._last_ns is None)
+        gaps_ns = np.diff(arrival_ns, prepend=before)
+        if self._last_ns is None:
+            gaps_ns = gaps_ns[1:]  # the first arrival ends no gap
+        self._last_ns = int(arrival_ns[-1])
+        if gaps_ns.size == 0:
+            return
+        gaps_s = gaps_ns / 1e9
+        self._count += gaps_s.size
         self._sum_s += float(gaps_s.sum())
         self._square_s2 += float(gaps_s @ gaps_s)
-        self._last_ns = int(arrival_ns[-1])
+        at = int(np.argmax(gaps_ns))
+        if int(gaps_ns[at]) > self.longest_ns:
+            self.longest_ns = int(gaps_ns[at])
+            self.longest_from_ns = int(arrival_ns[at - gaps_ns.size]) - self.longest_ns
+        some = gaps_ns[gaps_ns > 0]
+        self._zero += gaps_ns.size - some.size
+        parts = (some.astype(np.float64).view(np.int64) >> _DROPPED_BITS) - _FIRST_PART
+        self._tally += np.bincount(parts, minlength=self._tally.size)
 
     def cv(self) -> float | None:
         """Standard deviation (of the population) / mean; None without two distinct arrivals."""
@@ -36,6 +64,20 @@ class Gaps:
             return None
         mean_s = self._sum_s / self._count
         return float(np.sqrt(max(0.0, self._square_s2 / self._count - mean_s**2)) / mean_s)
+
+    def histogram_s(self) -> Histogram:
+        """Gaps in seconds, in four equal parts an octave; those of 0 in a part of their own."""
+        bits = (np.arange(self._tally.size + 1, dtype=np.int64) + _FIRST_PART) << _DROPPED_BITS
+        edges = bits.view(np.float64) / 1e9
+        seen = np.flatnonzero(self._tally)
+        if seen.size == 0:
+            return Histogram(edges=(0.0, 1.0), counts=(self._zero,))
+        first, last = int(seen[0]), int(seen[-1]) + 1
+        zero = self._zero > 0
+        return Histogram(
+            edges=tuple([0.0] * zero + edges[first : last + 1].tolist()),
+            counts=tuple([self._zero] * zero + self._tally[first:last].tolist()),
+        )
 
 
 class WindowCounts:
@@ -53,7 +95,9 @@ class WindowCounts:
 
     def see(self, arrival_ns: npt.NDArray[np.int64]) -> None:
         """Take the next piece of sorted arrivals into account."""
-        windows, counts = np.unique(arrival_ns // self._window_ns, return_counts=True)
+        window = arrival_ns // self._window_ns
+        starts = np.concatenate(([0], np.flatnonzero(np.diff(window)) + 1))  # sorted: no need to sort again
+        windows, counts = window[starts], np.diff(starts, append=window.size)
         if int(windows[0]) == self._at:
             counts[0] += self._in_window
         else:
@@ -78,18 +122,24 @@ class WindowCounts:
 
 
 class RateProfile:
-    """Requests/s in equal parts of the span: shows a ramp that slicing from row 0 would catch alone (case A06)."""
+    """Requests in equal parts of the span: shows a ramp that slicing from row 0 would catch alone (case A06)."""
 
     def __init__(self, span_ns: int) -> None:
         self._span_ns = max(1, span_ns)
-        self._counts = np.zeros(PROFILE_PARTS, np.int64)
+        self._edges_ns = np.ceil(np.arange(1, PROFILE_PARTS) * (self._span_ns / PROFILE_PARTS)).astype(np.int64)
+        self.counts = np.zeros(PROFILE_PARTS, np.int64)
+
+    @property
+    def part_s(self) -> float:
+        """Length of a part."""
+        return self._span_ns / 1e9 / PROFILE_PARTS
 
     def see(self, arrival_ns: npt.NDArray[np.int64]) -> None:
-        """Take the next piece into account."""
-        part = (arrival_ns / self._span_ns * PROFILE_PARTS).astype(np.int64)
-        self._counts += np.bincount(np.minimum(part, PROFILE_PARTS - 1), minlength=PROFILE_PARTS)
+        """Take the next piece of sorted arrivals into account."""
+        before = np.searchsorted(arrival_ns, self._edges_ns)
+        self.counts += np.diff(before, prepend=0, append=arrival_ns.size)
 
     def rates_per_s(self) -> tuple[float, ...]:
-        """One rate a part."""
-        part_s = self._span_ns / 1e9 / PROFILE_PARTS
-        return tuple(float(count) / part_s for count in self._counts)
+        """One rate a bar of PARTS_A_BAR parts."""
+        bars = self.counts.reshape(-1, PARTS_A_BAR).sum(axis=1)
+        return tuple(float(count) / (self.part_s * PARTS_A_BAR) for count in bars)

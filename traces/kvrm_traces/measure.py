@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from kvrm_traces.order import Order
+
 
 class Clock:
     """Fed arrivals (int64 ns) piece by piece, in the order of the source."""
@@ -15,8 +17,7 @@ class Clock:
         self.most_ns = 0
         #: Arrivals at the same instant as the one before them.
         self.ties = 0
-        #: Arrivals earlier than the one before them.
-        self.descents = 0
+        self.order = Order()
         self._first_ns = 0
         self._last_ns = 0
         self._divisor_ns = 0
@@ -31,6 +32,11 @@ class Clock:
         """The greatest common divisor of the distances between arrivals; None when there is no distance."""
         return self._divisor_ns or None
 
+    @property
+    def descents(self) -> int:
+        """Arrivals earlier than the one before them."""
+        return self.order.descents
+
     def see(self, arrival_ns: npt.NDArray[np.int64]) -> None:
         """Take the next piece into account."""
         if arrival_ns.size == 0:
@@ -40,7 +46,7 @@ class Clock:
             self.ties -= 1  # the first is about to be compared with itself
         steps_ns = np.diff(arrival_ns, prepend=self._last_ns)
         self.ties += int(np.count_nonzero(steps_ns == 0))
-        self.descents += int(np.count_nonzero(steps_ns < 0))
+        self.order.see(arrival_ns)
         self.least_ns = min(self.least_ns, int(arrival_ns.min()))
         self.most_ns = max(self.most_ns, int(arrival_ns.max()))
         self._last_ns = int(arrival_ns[-1])

@@ -75,6 +75,8 @@ def _one(text: str | None) -> tuple[int, int]:
         value = Decimal(text.strip())
     except InvalidOperation:
         return 0, NOT_WHOLE
+    if value.is_finite() and value.adjusted() > 20:
+        return 0, TOO_LARGE  # perhaps beyond what a Decimal's own operations hold
     if not value.is_finite() or (abs(value) <= LARGEST and value != value.to_integral_value()):
         return 0, NOT_WHOLE
     return (int(value), OK) if abs(value) <= LARGEST else (0, TOO_LARGE)

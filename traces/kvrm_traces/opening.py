@@ -8,11 +8,15 @@ from pathlib import Path
 
 import numpy as np
 
+from kvrm_traces.archive import is_archive
 from kvrm_traces.cleaning import MissingTimestamp, Rules
+from kvrm_traces.datasets import cached_path, datasets
 from kvrm_traces.errors import TraceError
 from kvrm_traces.readers.canonical import open_canonical
 from kvrm_traces.reading import Stated, read_file
+from kvrm_traces.run_folder import is_run, read_run
 from kvrm_traces.selection import checked_count
+from kvrm_traces.sessions_file import FORMAT, read_sessions
 from kvrm_traces.source import SourceFile
 from kvrm_traces.stream import Stream
 from kvrm_traces.synth.arrivals import parse_arrivals
@@ -36,9 +40,10 @@ def open_trace(
 ) -> Trace:
     """Open a trace for replay.
 
-    `source` is the name of a built-in trace (a key of BUILTINS) or the path of a file: CSV, JSONL or Parquet, plain,
-    gzip or zstd. What was detected is in ``info.notes``. Our own Parquet opens by its metadata; any other file is
-    read once.
+    `source` is the name of a built-in trace (a key of BUILTINS), the name of a public data set that was fetched
+    (:mod:`kvrm_traces.datasets`), the folder of a run (its requests), or the path of a file: CSV, JSONL or Parquet,
+    plain, gzip or zstd, or an archive of sessions. What was detected is in ``info.notes``. Our own Parquet opens by its
+    metadata; any other file is read once.
 
     `format`: a key of ``readers.registry.FORMATS``; None detects it. `unit`: 's', 'ms', 'us', 'ns' or 'datetime',
     where the format does not say. `columns`: our names to the file's, e.g. ``{"arrival": "when"}``. `strict`: refuse
@@ -56,7 +61,14 @@ def open_trace(
     if str(source) in BUILTINS:
         _nothing_of(reading, f"{source}: is a built-in trace")
         return open_builtin(str(source), rows=rows, seed=seed)
+    if is_run(Path(source)):
+        _nothing_of({**reading, "rows": rows}, f"{source}: is the folder of a run")
+        return read_run(Path(source))
     file = _file(source)
+    if not file.is_parquet and is_archive(file):
+        reading |= {"format": None if format == FORMAT else format, "arrivals": None}
+        _nothing_of({**reading, "rows": rows}, f"{source}: is an archive of sessions")
+        return read_sessions(file, _stated_arrivals(arrivals, seed), strict=strict)
     if rows is not None:
         raise TraceError(f"{source}: rows is the length of a built-in trace; use limit for a file")
     stated = Stated(format=format, unit=unit, columns=columns, hash_block_tokens=hash_block_tokens, strict=strict)
@@ -83,6 +95,10 @@ def _nothing_of(reading: Mapping[str, object], what: str) -> None:
 
 def _file(source: str | Path) -> SourceFile:
     path = Path(source)
+    if not path.exists() and str(source) in datasets():
+        path = cached_path(datasets()[str(source)])
+        if not path.is_file():
+            raise TraceError(f"{source}: is a public data set that is not here yet; kvrm trace fetch {source}")
     if not path.exists() and path.parent == Path():
         near = difflib.get_close_matches(str(source), BUILTINS, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"built-in are {', '.join(BUILTINS)}"

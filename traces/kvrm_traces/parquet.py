@@ -18,6 +18,9 @@ from kvrm_traces.schema import METADATA_KEY, MOST_PRIORITY, SCHEMA, TraceInfo, s
 
 ROW_GROUP_ROWS = 1 << 17
 
+#: Prefix hashes of a row group, about: whoever reads a group holds all of them, 64 MiB.
+ROW_GROUP_IDS = 1 << 23
+
 #: Written in the Parquet metadata; a reader refuses a version that it does not know.
 VERSION = 1
 VERSION_KEY = b"kvrm.trace.version"
@@ -123,7 +126,13 @@ def open_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
 
 
 def write_groups(writer: pq.ParquetWriter, batches: Iterable[pa.RecordBatch]) -> None:
-    """Write batches of any size as row groups of one size, so that the file does not depend on how it was fed."""
+    """Write batches of any size as row groups of one size, so that the file does not depend on how it was fed.
+
+    Rows with many prefix hashes are fewer in a group.
+    """
+    if "prefix_hashes" in writer.schema.names:
+        _write_by_ids(writer, batches)
+        return
     pending: list[pa.RecordBatch] = []
     count = 0
     for batch in batches:
@@ -136,6 +145,28 @@ def write_groups(writer: pq.ParquetWriter, batches: Iterable[pa.RecordBatch]) ->
             pending = table.slice(full).to_batches()
             count -= full
     if count:
+        writer.write_table(pa.Table.from_batches(pending), row_group_size=ROW_GROUP_ROWS)
+
+
+def _write_by_ids(writer: pq.ParquetWriter, batches: Iterable[pa.RecordBatch]) -> None:
+    """A group ends before the row that would make it too large, by rows or by ids."""
+    pending: list[pa.RecordBatch] = []
+    rows = ids = 0
+    for batch in batches:
+        counts = pc.fill_null(pc.list_value_length(batch.column("prefix_hashes")), 0).to_numpy(zero_copy_only=False)
+        start = 0
+        upto = np.cumsum(counts, dtype=np.int64)
+        while start < batch.num_rows:
+            before = int(upto[start - 1]) if start else 0
+            fit = int(np.searchsorted(upto, before + ROW_GROUP_IDS - ids, side="right"))
+            stop = min(batch.num_rows, start + ROW_GROUP_ROWS - rows, fit if rows else max(fit, start + 1))
+            if stop > start:
+                pending.append(batch.slice(start, stop - start))
+                rows, ids, start = rows + stop - start, ids + int(upto[stop - 1]) - before, stop
+            if start < batch.num_rows:
+                writer.write_table(pa.Table.from_batches(pending), row_group_size=ROW_GROUP_ROWS)
+                pending, rows, ids = [], 0, 0
+    if pending:
         writer.write_table(pa.Table.from_batches(pending), row_group_size=ROW_GROUP_ROWS)
 
 

@@ -70,6 +70,9 @@ def read_file(source: SourceFile, stated: Stated, rules: Rules) -> Trace:
         rejected=dict(sorted(rejects.counts.items())),
         rejected_examples=tuple(rejects.examples),
         ties=clock.ties,
+        descents=clock.order.descents,
+        most_back_ns=clock.order.most_back_ns,
+        streams=len(clock.order.restarts(clock.rows, clock.span_ns)) + 1,
         notes=tuple(_notes(source, plan, rules, cleaner, clock, rejects)),
         columns=tuple(cleaner.schema.names),
     )
@@ -141,6 +144,7 @@ def _notes(
         yield f"{clock.ties} requests arrive with the one before; they keep the order of the file{_steps(clock)}"
     if clock.descents:
         yield f"{clock.descents} requests were earlier than the one before: sorted, ties in the order of the file"
+        yield from _streams(clock)
     if cleaner.stamps_missing:
         yield f"{cleaner.stamps_missing} missing arrivals were read as 0, as stated"
     if "prefix_hashes" in cleaner.schema.names:
@@ -150,6 +154,21 @@ def _notes(
     if rejects.total:
         yield rejects.words()
         yield from rejects.examples[:_SHOWN]
+
+
+def _streams(clock: Clock) -> Iterator[str]:
+    """That the file is several streams end to end, and where each begins."""
+    restarts = clock.order.restarts(clock.rows, clock.span_ns)
+    if not restarts:
+        yield f"out of order by up to {clock.order.most_back_ns / 1e9:.6g} s within one stream"
+        return
+    where = "; ".join(
+        f"at request {one.row} the clock goes back from {(one.from_ns - clock.least_ns) / 1e9:.6g} s to "
+        f"{(one.to_ns - clock.least_ns) / 1e9:.6g} s"
+        for one in restarts[:_SHOWN]
+    )
+    more = f"; and {len(restarts) - _SHOWN} more" if len(restarts) > _SHOWN else ""
+    yield f"the file is {len(restarts) + 1} streams, one after another: {where}{more}"
 
 
 def _steps(clock: Clock) -> str:

@@ -14,6 +14,9 @@ import pyarrow as pa
 
 from kvrm_traces.trace import Trace
 
+#: Touches of blocks that the curves are drawn from; of more, the blocks of a sample, each with all of its touches.
+MOST_TOUCHES = 1 << 21
+
 #: Capacities of the LRU caches, in percent of the different blocks.
 LRU_PERCENT = (1, 5, 10, 25, 50)
 
@@ -25,6 +28,8 @@ class PrefixReuse:
 
     Blocks are touched one by one in the order of the rows and inserted on a miss. ``rows`` have hashes; others count
     nowhere. No cache of a size finds more blocks than ``belady_blocks``: it drops the block whose next use is furthest.
+    ``curve_share``: of the different blocks, those that the two curves are drawn from, chosen by their ids alone, with
+    as small a share of the capacity (1: all of them, and the curves are exact).
     """
 
     block_tokens: int
@@ -33,6 +38,7 @@ class PrefixReuse:
     unique_blocks: int
     infinite_blocks: float
     infinite_tokens: float
+    curve_share: float
     lru_blocks: dict[int, float]
     belady_blocks: dict[int, float]
 
@@ -45,7 +51,7 @@ def prefix_reuse(trace: Trace) -> PrefixReuse | None:
     seen: set[int] = set()
     rows = touched = hits = tokens = hit_tokens = 0
     for batch in trace.batches(columns=("prompt_tokens", "prefix_hashes")):
-        ids, counts, sizes = _blocks(batch, block_tokens)
+        ids, counts, sizes = hashed_blocks(batch, block_tokens)
         new = _first_in(ids, seen)
         rows += int(np.count_nonzero(counts))
         touched += ids.size
@@ -54,7 +60,10 @@ def prefix_reuse(trace: Trace) -> PrefixReuse | None:
         hit_tokens += int(sizes[~new].sum())
     if touched == 0:
         return None
-    capacities = {percent: len(seen) * percent // 100 for percent in LRU_PERCENT}
+    picked = _Picked(min(1.0, MOST_TOUCHES / touched))
+    ids = picked.touches(trace)
+    unique = picked.count(np.fromiter(seen, np.int64, len(seen)))
+    capacities = {percent: unique * percent // 100 for percent in LRU_PERCENT}
     return PrefixReuse(
         block_tokens=block_tokens,
         rows=rows,
@@ -62,12 +71,40 @@ def prefix_reuse(trace: Trace) -> PrefixReuse | None:
         unique_blocks=len(seen),
         infinite_blocks=hits / touched,
         infinite_tokens=hit_tokens / tokens,
-        lru_blocks=_lru(trace, capacities, touched),
-        belady_blocks=_belady(trace, capacities, touched),
+        curve_share=unique / len(seen),
+        lru_blocks=_lru(ids, capacities),
+        belady_blocks=_belady(ids, capacities),
     )
 
 
-def _blocks(
+class _Picked:
+    """A share of the blocks, chosen by a hash of their ids, so that a block is in with all of its touches or not at all
+    (Waldspurger et al., SHARDS, 2015).
+    """
+
+    def __init__(self, share: float) -> None:
+        self._below = np.uint64(round(share * 2**32))
+
+    def _mask(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        mixed = ids.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        mixed ^= mixed >> np.uint64(32)
+        mixed *= np.uint64(0xD6E8FEB86659FD93)
+        return (mixed >> np.uint64(32)) < self._below
+
+    def count(self, ids: npt.NDArray[np.int64]) -> int:
+        """How many of these are picked."""
+        return int(np.count_nonzero(self._mask(ids)))
+
+    def touches(self, trace: Trace) -> npt.NDArray[np.int64]:
+        """Every touch of a picked block, in order."""
+        parts = []
+        for batch in trace.batches(columns=("prefix_hashes",)):
+            ids = np.asarray(batch.column(0).flatten().to_numpy(), np.int64)
+            parts.append(ids[self._mask(ids)])
+        return np.concatenate(parts)
+
+
+def hashed_blocks(
     batch: pa.RecordBatch, block_tokens: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """(ids, ids a row, prompt tokens an id) of a batch; a prompt's last block may not be full."""
@@ -90,22 +127,18 @@ def _first_in(ids: npt.NDArray[np.int64], seen: set[int]) -> npt.NDArray[np.bool
     return new
 
 
-def _lru(trace: Trace, capacities: dict[int, int], touched: int) -> dict[int, float]:
-    caches = {percent: OrderedDict[int, None]() for percent in capacities}
-    hits = dict.fromkeys(capacities, 0)
-    for batch in trace.batches(columns=("prefix_hashes",)):
-        ids = batch.column(0).flatten().to_pylist()
-        for percent, cache in caches.items():
-            hits[percent] += _touch(cache, capacities[percent], ids)
-    return {percent: count / touched for percent, count in hits.items()}
+def _lru(ids: npt.NDArray[np.int64], capacities: dict[int, int]) -> dict[int, float]:
+    touches = ids.tolist()
+    return {
+        percent: _touch(OrderedDict(), capacity, touches) / max(1, ids.size) for percent, capacity in capacities.items()
+    }
 
 
-def _belady(trace: Trace, capacities: dict[int, int], touched: int) -> dict[int, float]:
-    """Needs every touch at once, unlike the rest of an inspection: a list of ids, and one of next uses."""
-    columns = (batch.column(0).flatten().to_numpy() for batch in trace.batches(columns=("prefix_hashes",)))
-    touches = np.concatenate([np.asarray(column, np.int64) for column in columns])
-    ids, upcoming = touches.tolist(), next_uses(touches).tolist()
-    return {percent: belady_hits(ids, upcoming, capacity) / touched for percent, capacity in capacities.items()}
+def _belady(ids: npt.NDArray[np.int64], capacities: dict[int, int]) -> dict[int, float]:
+    touches, upcoming = ids.tolist(), next_uses(ids).tolist()
+    return {
+        percent: belady_hits(touches, upcoming, capacity) / max(1, ids.size) for percent, capacity in capacities.items()
+    }
 
 
 def next_uses(ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -24,6 +24,7 @@ SCHEMA = pa.schema(
         pa.field("session_id", pa.string()),
         pa.field("turn", pa.int64()),
         pa.field("parent", pa.string()),  # the session_id that this request continues
+        pa.field("think_ms", pa.int64()),  # from the end of the turn before to this arrival, in closed loop
         pa.field("prefix_hashes", pa.list_(pa.int64())),  # dense ids of whole-prefix blocks, first block first
         pa.field("model", pa.string()),
         pa.field("request_class", pa.string()),
@@ -37,7 +38,7 @@ OPTIONAL = tuple(name for name in SCHEMA.names if name not in REQUIRED)
 MOST_PRIORITY = 1_000_000
 
 #: Least value of each column of counts, and the greatest where it is not that of every count (numbers.py).
-LEAST = {"prompt_tokens": 1, "output_tokens": 1, "declared_max_tokens": 1, "priority": 0, "turn": 0}
+LEAST = {"prompt_tokens": 1, "output_tokens": 1, "declared_max_tokens": 1, "priority": 0, "turn": 0, "think_ms": 0}
 MOST = {"priority": MOST_PRIORITY}
 
 #: Key of the Parquet metadata under which the TraceInfo of a converted trace is kept, as JSON.
@@ -50,7 +51,9 @@ class TraceInfo:
 
     ``sha256`` is of the bytes of the source as opened (compressed ones, if compressed); of a built-in trace, of its
     generator's parameters, length and seed. ``ties`` counts requests that arrive at the same instant as the one before.
-    ``resolution_ns`` is the coarsest clock that the arrivals fit (None: they are all at one instant).
+    ``resolution_ns`` is the coarsest clock that the arrivals fit (None: they are all at one instant). ``descents``
+    counts rows of the source that were earlier than the one before, by up to ``most_back_ns``; ``streams``: how many
+    streams the source is, one after another, each with a clock that begins again.
     """
 
     name: str
@@ -65,6 +68,9 @@ class TraceInfo:
     rejected: dict[str, int] = dataclasses.field(default_factory=dict)
     rejected_examples: tuple[str, ...] = ()
     ties: int = 0
+    descents: int = 0
+    most_back_ns: int = 0
+    streams: int = 1
     notes: tuple[str, ...] = ()
     columns: tuple[str, ...] = REQUIRED
 

@@ -33,7 +33,10 @@ def sort_by_arrival(unsorted: Path, target: Path, schema: pa.Schema) -> None:
             bounds.append((int(arrival_ns[0]), int(arrival_ns[-1])))
             samples.append(arrival_ns[::_SAMPLED])
             writer.write_table(run, row_group_size=ROW_GROUP_ROWS)
-    splits = np.unique(np.sort(np.concatenate(samples))[:: _STRETCH_ROWS // _SAMPLED])[1:].tolist()
+    # Four row groups, unless they are large: those with many prefix hashes have fewer rows.
+    stretch_rows = min(_STRETCH_ROWS, 4 * sum(sample.size for sample in samples) * _SAMPLED // len(bounds))
+    every = max(1, stretch_rows // _SAMPLED)
+    splits = np.unique(np.sort(np.concatenate(samples))[::every])[1:].tolist()
     with pq.ParquetFile(runs) as file, open_writer(target, schema) as writer:
         write_groups(writer, _gathered(file, bounds, splits))
     runs.unlink()

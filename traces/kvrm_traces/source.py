@@ -20,6 +20,40 @@ _BOM = b"\xef\xbb\xbf"
 _LONGEST_LINE_BYTES = 1 << 26
 _READ_BYTES = 1 << 20
 
+#: A compressed file that expands further than this is no trace: rows of requests shrink to a tenth, at most a fiftieth.
+#: Small ones may, since a short file of one repeated row costs nobody anything.
+MOST_EXPANSION = 1000
+_SMALL_BYTES = 1 << 26
+
+
+def bounded(path: Path, stream: Any) -> Any:
+    """A stream of what `path` decompresses to, which ends in a TraceError when that is out of all proportion."""
+    return _Bounded(path, stream)
+
+
+class _Bounded:
+    """A decompressed stream that ends in a TraceError when it is out of all proportion to its file."""
+
+    def __init__(self, path: Path, stream: Any) -> None:
+        self._path = path
+        self._stream = stream
+        self._most = max(_SMALL_BYTES, MOST_EXPANSION * path.stat().st_size)
+        self._given = 0
+        self.closed = False
+
+    def read(self, size: int) -> bytes:
+        piece: bytes = self._stream.read(size)
+        self._given += len(piece)
+        if self._given > self._most:
+            raise TraceError(
+                f"{self._path}: expands to more than {MOST_EXPANSION} times its size; expected a trace, decompress it "
+                "yourself if it is one"
+            )
+        return piece
+
+    def close(self) -> None:
+        self.closed = True
+
 
 class SourceFile:
     """A regular, readable, non-empty file; anything else is a TraceError that names it."""
@@ -34,27 +68,27 @@ class SourceFile:
             raise TraceError(f"{path}: is not a regular file; save the stream to a file first (it is read twice)")
         try:
             with path.open("rb") as file:
-                self._head = file.read(8)
+                self.head = file.read(8)
         except OSError as error:
             raise TraceError(f"{path}: cannot be read ({error.strerror})") from error
-        if not self._head:
+        if not self.head:
             raise TraceError(f"{path}: is empty; expected a header or a first record")
 
     @property
     def is_parquet(self) -> bool:
         """Whether it begins as a Parquet file does."""
-        return self._head.startswith(_PARQUET_MAGIC)
+        return self.head.startswith(_PARQUET_MAGIC)
 
     @property
     def compression(self) -> str | None:
         """'gzip', 'zstd' or None, by its first bytes: names lie."""
-        return next((name for magic, name in _MAGIC.items() if self._head.startswith(magic)), None)
+        return next((name for magic, name in _MAGIC.items() if self.head.startswith(magic)), None)
 
     @property
     def stem(self) -> str:
         """The file's name without its endings: a trace converted to another format keeps its name."""
         name = self.path.name
-        for ending in (".gz", ".gzip", ".zst", ".zstd"):
+        for ending in (".gz", ".gzip", ".zst", ".zstd", ".xz"):
             name = name.removesuffix(ending)
         for ending in (".csv", ".tsv", ".jsonl", ".json", ".ndjson", ".parquet"):
             name = name.removesuffix(ending)
@@ -70,7 +104,7 @@ class SourceFile:
         """The decompressed bytes as an Arrow input stream; damage found while reading is a TraceError."""
         try:
             with pa.input_stream(str(self.path), compression=self.compression, buffer_size=_READ_BYTES) as stream:
-                yield stream
+                yield stream if self.compression is None else _Bounded(self.path, stream)
         except OSError as error:
             reason = str(error).splitlines()[0]
             raise TraceError(f"{self.path}: damaged or cut short, {self.compression or 'plain'} ({reason})") from error
@@ -81,21 +115,24 @@ class SourceFile:
         Raises TraceError for a binary file and for text that is not UTF-8.
         """
         head = b""
+        blank = 0
         with self.opened() as stream:
             while len(head) < _LONGEST_LINE_BYTES:
                 piece = stream.read(_READ_BYTES)
                 head += piece
+                if not head.strip():
+                    blank, head = blank + len(head), b""
                 if not piece or head.strip().count(b"\n"):
                     break
         if b"\x00" in head:
-            at = head.index(b"\x00")
+            at = blank + head.index(b"\x00")
             raise TraceError(f"{self.path}: is binary (a zero byte at {at}); expected CSV, JSONL or Parquet")
         whole = head[: head.rfind(b"\n") + 1] or head if piece else head
         try:
             text = whole.removeprefix(_BOM).decode("utf-8")
         except UnicodeDecodeError as error:
             raise TraceError(
-                f"{self.path}: is not UTF-8 text (byte {head[error.start]:#04x} at {error.start}); "
+                f"{self.path}: is not UTF-8 text (byte {head[error.start]:#04x} at {blank + error.start}); "
                 "expected CSV, JSONL or Parquet"
             ) from error
         lines = [line for line in text.splitlines() if line.strip()]

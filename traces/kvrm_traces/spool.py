@@ -15,6 +15,7 @@ import pyarrow as pa
 from kvrm_traces.arrow import int64_values
 from kvrm_traces.errors import TraceError
 from kvrm_traces.measure import Clock
+from kvrm_traces.order import Order
 from kvrm_traces.parquet import ParquetStore, open_writer, write_groups
 from kvrm_traces.sorting import sort_by_arrival
 
@@ -22,7 +23,7 @@ from kvrm_traces.sorting import sort_by_arrival
 def spooled(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> tuple[ParquetStore, Clock]:
     """Write the rows to a temporary file, sorted by arrival. The file lives as long as the store that is returned.
 
-    The Clock's ``descents`` are those of the source. The store has no rows when there were none.
+    The Clock's ``order`` is that of the source. The store has no rows when there were none.
     """
     folder = Path(tempfile.mkdtemp(prefix="kvrm-trace-"))
     clock = Clock()
@@ -41,7 +42,7 @@ def spooled(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> tuple[Parqu
             path = folder / "sorted.parquet"
         store = ParquetStore(path, clock.least_ns)
         if clock.descents:
-            clock = _of_sorted(store, clock.descents)
+            clock = _of_sorted(store, clock.order)
     except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
         if isinstance(error, OSError):
@@ -51,10 +52,10 @@ def spooled(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> tuple[Parqu
     return store, clock
 
 
-def _of_sorted(store: ParquetStore, descents: int) -> Clock:
+def _of_sorted(store: ParquetStore, order: Order) -> Clock:
     """Sorting brings equal arrivals together, so ties are counted again."""
     clock = Clock()
     for batch in store.batches(0, store.rows, ("arrival_ns",), 1 << 16):
         clock.see(int64_values(batch.column(0)))
-    clock.descents = descents
+    clock.order = order
     return clock

@@ -20,14 +20,15 @@ from kvrm_traces.stream import Stream
 class SpreadStore:
     """The rows of `store`, each later by a uniform draw from [0, within_ns), but never past the next different arrival.
 
-    Requests of one stamp keep the order of the file. A stamp that stands alone stays where it is. The draw of a row
-    depends on the seed and on its place in the store alone.
+    Requests of one stamp keep the order of the file. A stamp that stands alone stays where it is, unless `alone` moves
+    it too. The draw of a row depends on the seed and on its place in the store alone.
     """
 
-    def __init__(self, store: Store, within_ns: int, seed: int) -> None:
+    def __init__(self, store: Store, within_ns: int, seed: int, *, alone: bool = False) -> None:
         self._store = store
         self._within_ns = within_ns
         self._seed = seed
+        self._alone = alone
 
     @property
     def rows(self) -> int:
@@ -63,7 +64,8 @@ class SpreadStore:
         """Whole groups of equal stamps, followed by a stamp at `next_ns`."""
         different, group, size = np.unique(stamps_ns, return_inverse=True, return_counts=True)
         room_ns = np.minimum(np.diff(different, append=next_ns), self._within_ns)
-        room_ns[size == 1] = 0
+        if not self._alone:
+            room_ns[size == 1] = 0
         moved = stamps_ns + np.floor(rng.random(stamps_ns.size) * room_ns[group]).astype(np.int64)
         # Groups do not reach into one another, so this sorts each apart.
         moved.sort()

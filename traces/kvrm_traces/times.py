@@ -104,7 +104,8 @@ def _one_number(text: str | None, unit_ns: int) -> tuple[int, int]:
         return 0, NOT_A_TIME
     if value.is_nan():
         return 0, MISSING
-    if value.is_infinite() or abs(value) * unit_ns >= _MOST_NS:
+    # By its exponent first: a product may be beyond what a Decimal holds.
+    if value.is_infinite() or value.adjusted() > 20 or abs(value) * unit_ns >= _MOST_NS:
         return 0, FAR
     return round(value * unit_ns), OK
 

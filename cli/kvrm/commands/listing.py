@@ -16,12 +16,12 @@ from kvrm.presets import Kind
 def list_names(
     kind: Annotated[
         Kind,
-        typer.Argument(metavar="policies|models|hardware|traces|routers|parts", help="What to list."),
+        typer.Argument(metavar="policies|models|hardware|traces|datasets|routers|parts", help="What to list."),
     ],
     json: Annotated[bool, typer.Option("--json", help="Print a JSON object of names and descriptions.")] = False,
     plugin: PluginOption = None,
 ) -> None:
-    """List policies, models, devices, traces or routers, or what can be set where a plug-in may stand (parts).
+    """List policies, models, devices, traces, public data sets, routers, or (parts) what a plug-in may stand for.
 
     Behind the policies come the plug-ins that they may name, as --set takes them.
     """

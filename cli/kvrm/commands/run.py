@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvrm import api, folders, parse
-from kvrm.clusters import check_cluster, cluster_text
+from kvrm.clusters import cluster_text
 from kvrm.commands.source import opened
 from kvrm.console import complain, note, progress_bars, say
 from kvrm.flags import Cluster, Load, Output, Reading, Replica, Running
 from kvrm.presets import plugged
 from kvrm.results import Comparison, nothing_completed
+from kvrm_analysis.replicas import check_cluster
 
 if TYPE_CHECKING:
     from kvrm_traces import Trace
@@ -37,8 +38,8 @@ def replay(
     """Replay a trace under one policy; print its summary, and write the run's folder with --out."""
     _check_output(output)
     with plugged(replica.plugin):
-        options = _replica_options(replica, reading, running)
-        shared = _cluster_options(cluster, load, running)
+        options = replica_options(replica, reading, running)
+        shared = cluster_options(cluster, load, running)
         plan = api.plan(policy, **options)
         if output.out is not None:
             folders.check(Path(output.out), kind="folder", force=output.force)
@@ -86,8 +87,8 @@ def compare(
     """
     _check_output(output)
     with plugged(replica.plugin):
-        options = _replica_options(replica, reading, running)
-        shared = _cluster_options(cluster, load, running)
+        options = replica_options(replica, reading, running)
+        shared = cluster_options(cluster, load, running)
         policies = policy or api.DEFAULT_POLICIES
         for name in policies:
             api.plan(name, **options)
@@ -124,7 +125,7 @@ def _check_output(output: Output) -> None:
         raise typer.BadParameter("there is nothing to replace without --out", param_hint="--force")
 
 
-def _cluster_options(cluster: Cluster, load: Load, running: Running) -> api.ClusterOptions:
+def cluster_options(cluster: Cluster, load: Load, running: Running) -> api.ClusterOptions:
     """The options of the cluster; those that contradict each other are refused before the trace is read."""
     several = {
         "--cluster": cluster.cluster,
@@ -138,21 +139,32 @@ def _cluster_options(cluster: Cluster, load: Load, running: Running) -> api.Clus
                 "the whole of it: pass one of them",
                 param_hint=f"--replicas and {name}",
             )
-    for name, given in (("--router", cluster.router), ("--prefix-weight", cluster.prefix_weight)):
+    of_a_cluster = {
+        "--router": cluster.router,
+        "--prefix-weight": cluster.prefix_weight,
+        "--engine": cluster.engine,
+        "--workers": cluster.workers,
+        "--address": cluster.address,
+    }
+    for name, given in of_a_cluster.items():
         if given is not None and all(value is None for value in several.values()):
-            raise typer.BadParameter("one replica has nothing to route: pass --cluster N as well", param_hint=name)
+            nothing = "has nothing to route" if name in ("--router", "--prefix-weight") else "is one process"
+            raise typer.BadParameter(f"one replica {nothing}: pass --cluster N as well", param_hint=name)
     options: api.ClusterOptions = {
         "cluster": cluster.cluster,
         "prefill_replicas": cluster.prefill_replicas,
         "decode_replicas": cluster.decode_replicas,
         "router": cluster.router,
         "prefix_weight": cluster.prefix_weight,
+        "engine": cluster.engine,
+        "workers": cluster.workers,
+        "address": cluster.address,
     }
     check_cluster(options, running.driver)
     return options
 
 
-def _replica_options(replica: Replica, reading: Reading, running: Running) -> api.ReplicaOptions:
+def replica_options(replica: Replica, reading: Reading, running: Running) -> api.ReplicaOptions:
     """The options that were given; the rest keeps the defaults of the configuration."""
     options: api.ReplicaOptions = {
         "model": replica.model,

@@ -1,4 +1,4 @@
-"""``kvrm trace``: look at a trace, convert one, make one."""
+"""``kvrm trace``: look at a trace, fetch one, convert one, make one."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Annotated
 
 import typer
 
-from kvrm import api, folders
+from kvrm import api, folders, traces
 from kvrm.commands.source import opened
-from kvrm.console import note, say
+from kvrm.console import note, progress_bytes, say
 from kvrm.flags import Load, Reading, expanded
 
 SourceArgument = Annotated[str, typer.Argument(metavar="TRACE", help="A trace file, or a name of `kvrm list traces`.")]
 TargetOption = Annotated[str, typer.Option("--out", "-o", help="Parquet file to write; refused when it exists.")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace the file when it exists.")]
 
-app = typer.Typer(no_args_is_help=True, help="Inspect, convert and make traces.")
+app = typer.Typer(no_args_is_help=True, help="Inspect, fetch, convert and make traces.")
 
 
 @app.command("inspect")
@@ -27,12 +27,32 @@ def inspect(
     trace: SourceArgument,
     *,
     json: Annotated[bool, typer.Option("--json", help="Print the statistics as JSON, alone.")] = False,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", help="Count requests beyond its context: a name of `kvrm list models` or a TOML file."),
+    ] = None,
+    max_context: Annotated[
+        int | None, typer.Option("--max-context", help="Count requests beyond so many tokens, prompt and output.")
+    ] = None,
+    out: Annotated[
+        str | None, typer.Option("--out", "-o", metavar="PAGE.png", help="Page of figures to write, PNG and SVG.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the page when it exists.")] = False,
     load: Load,
     reading: Reading,
 ) -> None:
-    """Print a trace's statistics: rate, burstiness, lengths, prefix reuse, rejected rows."""
-    report = api.inspect_trace(opened(trace, reading, load))
+    """Print a trace's statistics: rate, burstiness, lengths, order, sessions, prefix reuse, what was rejected.
+
+    A page of figures is written with --out. Windows to replay are proposed: see `--window`.
+    """
+    if out is not None:
+        folders.check_together([Path(out).with_suffix(".png"), Path(out).with_suffix(".svg")], force=force)
+    report = traces.inspect_trace(
+        opened(trace, reading, load), model=model, max_context_tokens=max_context, out=out, force=force
+    )
     say(json_text.dumps(report.to_dict(), indent=2, allow_nan=False) if json else report.to_text().rstrip("\n"))
+    if out is not None:
+        note(f"figures: {Path(out).with_suffix('.png')}, {Path(out).with_suffix('.svg')}")
 
 
 @app.command("convert")
@@ -49,7 +69,28 @@ def convert(
     folders.refuse_source(Path(out), trace)
     folders.check(Path(out), kind="file", force=force)
     source = opened(trace, reading, load)
-    note(f"{source.info.rows} requests written to {api.convert_trace(source, out, force=force)}")
+    note(f"{source.info.rows} requests written to {traces.convert_trace(source, out, force=force)}")
+
+
+@app.command("fetch")
+def fetch(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A name of `kvrm list datasets`.")],
+    *,
+    source: Annotated[
+        str | None, typer.Option("--from", metavar="FILE", help="A copy at hand: checked and copied, not downloaded.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Fetch it again when it is there.")] = False,
+) -> None:
+    """Download a public data set into the user's cache, and print its path; its name then stands for the file.
+
+    A download that was cut goes on where it ended. Length and checksum are compared where they are known.
+    """
+    with progress_bytes(name) as progress:
+        done = traces.fetch_trace(name, source=source, force=force, progress=progress)
+    for line in done.notes:
+        note(line)
+    note(f"sha256 {done.sha256}")
+    say(str(done.path))
 
 
 @app.command("synth")
@@ -65,7 +106,7 @@ def synth(
     folders.check(Path(out), kind="file", force=force)
     _known(name)
     source = opened(name, Reading(rows=rows, seed=seed))
-    note(f"{source.info.rows} requests written to {api.convert_trace(source, out, force=force)}")
+    note(f"{source.info.rows} requests written to {traces.convert_trace(source, out, force=force)}")
 
 
 def _known(name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -18,6 +19,30 @@ from kvrm_traces.source import SourceFile
 _BLOCK_BYTES = 1 << 20
 
 
+class _Utf8:
+    """A stream whose bytes are UTF-8 up to wherever it was read.
+
+    Arrow looks at the columns that are asked for alone, and hands rows that it skips to Python as text: what is wrong
+    in those would be reported to nobody.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
+        self.closed = False
+
+    def read(self, size: int) -> bytes:
+        piece: bytes = self._stream.read(size)
+        try:
+            self._decoder.decode(piece, final=not piece)
+        except UnicodeDecodeError as error:
+            raise pa.ArrowInvalid(f"invalid UTF8 data: byte {error.object[error.start]:#04x}") from error
+        return piece
+
+    def close(self) -> None:
+        self.closed = True
+
+
 def read_csv(source: SourceFile, fields: Mapping[str, str], delimiter: str) -> Iterator[Piece]:
     """Yield the columns `fields` (ours -> theirs) of a CSV with a header. Raises TraceError when it is no CSV in
     UTF-8.
@@ -29,7 +54,7 @@ def read_csv(source: SourceFile, fields: Mapping[str, str], delimiter: str) -> I
     with source.opened() as stream:
         try:
             reader = pa_csv.open_csv(
-                stream,
+                _Utf8(stream),
                 # One thread: only then does Arrow number the rows that it finds broken.
                 read_options=pa_csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES),
                 parse_options=pa_csv.ParseOptions(delimiter=delimiter, invalid_row_handler=numbering.skip),

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 
 from kvrm_traces.errors import TraceError
-from kvrm_traces.readers.layout import NS, Layout, Record, Unit
+from kvrm_traces.readers.layout import NS, Layout, Record, Unit, listed
 from kvrm_traces.schema import OPTIONAL
 
 #: Our names, as a mapping of columns uses them.
@@ -34,14 +34,14 @@ def generic_layout(path: object, first: Record, columns: Mapping[str, str] | Non
         if ours not in NAMES:
             raise TraceError(f"{path}: column mapping {ours}={theirs}: no field {ours!r}; ours are {', '.join(NAMES)}")
         if theirs not in first:
-            raise TraceError(f"{path}: column mapping {ours}={theirs}: the file has {', '.join(first)}")
+            raise TraceError(f"{path}: column mapping {ours}={theirs}: the file has {listed(first)}")
         if ours == "arrival" and theirs != fields.get("arrival"):
             unit = None
         fields[ours] = theirs
     missing = [name for name in ("prompt_tokens", "output_tokens") if name not in fields]
     if missing:
         raise TraceError(
-            f"{path}: which column is {' and which '.join(missing)}? It has {', '.join(first)}; "
+            f"{path}: which column is {' and which '.join(missing)}? It has {listed(first)}; "
             f"map it, e.g. {missing[0]}={next(iter(first))}"
         )
     if "arrival" in fields and unit is None and _DATE.match(str(first[fields["arrival"]])):

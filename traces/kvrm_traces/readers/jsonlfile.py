@@ -5,6 +5,7 @@ why.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -18,6 +19,10 @@ from kvrm_traces.source import SourceFile
 
 _BLOCK_BYTES = 1 << 22
 _BOM = b"\xef\xbb\xbf"
+
+#: Something that may be a second value on a line. Arrow's reader ends the process where a value that is no object, such
+#: as null, stands by itself, so no such block is given to it. One with a brace in a text is read line by line for that.
+_BEHIND_AN_OBJECT = re.compile(rb"\}[ \t\r]*[^ \t\r\n,}\]]")
 
 
 def read_jsonl(source: SourceFile, fields: Mapping[str, str]) -> Iterator[Piece]:
@@ -50,9 +55,12 @@ def _blocks(source: SourceFile) -> Iterator[bytes]:
 
 
 def _fast(lines: list[bytes], number: int, fields: Mapping[str, str]) -> Piece | None:
+    joined = b"\n".join(lines)
+    if not all(line.lstrip().startswith(b"{") for line in lines) or _BEHIND_AN_OBJECT.search(joined):
+        return None
     try:
         table = pa_json.read_json(
-            pa.BufferReader(b"\n".join(lines)), read_options=pa_json.ReadOptions(block_size=1 << 30, use_threads=False)
+            pa.BufferReader(joined), read_options=pa_json.ReadOptions(block_size=1 << 30, use_threads=False)
         )
     except pa.ArrowInvalid:
         return None
@@ -78,7 +86,7 @@ def _slow(lines: list[bytes], number: int, fields: Mapping[str, str]) -> Piece:
     for at, line in enumerate(lines, start=number):
         try:
             record = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             broken.append(_broken(at, line, "not JSON", f"one object a line ({error})"))
             continue
         if isinstance(record, dict):

@@ -12,6 +12,9 @@ Container = Literal["csv", "jsonl"]
 #: Nanoseconds in one unit of a numeric clock.
 NS: dict[Unit, int] = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 
+#: Columns that an error names.
+_LISTED = 20
+
 #: The first record of a file, by the names of its columns: text of a CSV, JSON values of a JSONL.
 Record = Mapping[str, Any]
 
@@ -40,6 +43,12 @@ class Format:
     container: Container
     needs: tuple[str, ...]
     layout: Callable[[Record], Layout]
+
+
+def listed(record: Record) -> str:
+    """The names of a file's columns, for an error: a file that is no trace may have a million, of any length."""
+    names = [name if len(name) <= 40 else f"{name[:37]}..." for name in list(record)[:_LISTED]]
+    return ", ".join(names) + (f" and {len(record) - _LISTED} more" if len(record) > _LISTED else "")
 
 
 def present(record: Record, **wanted: str) -> dict[str, str]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from kvrm_traces.errors import TraceError
 from kvrm_traces.readers import azure, bailian, burstgpt, mooncake, vidur
 from kvrm_traces.readers.generic import generic_layout
-from kvrm_traces.readers.layout import Container, Format, Layout, Record
+from kvrm_traces.readers.layout import Container, Format, Layout, Record, listed
 from kvrm_traces.source import SourceFile
 
 _KNOWN: tuple[Format, ...] = (azure.FORMAT, burstgpt.FORMAT, vidur.FORMAT, bailian.FORMAT, mooncake.FORMAT)
@@ -42,7 +42,7 @@ def detect(
         if format == known.name and not fits:
             raise TraceError(
                 f"{source.path}: is not {format} ({known.container} with {', '.join(known.needs)}); "
-                f"it is {container} with {', '.join(first)}"
+                f"it is {container} with {listed(first)}"
             )
         if fits and (format == known.name or (format is None and not columns)):
             if columns:
@@ -50,7 +50,7 @@ def detect(
             return known.name, container, known.layout(first), delimiter
     if format is None and not columns and not ({"prompt_tokens", "output_tokens"} <= set(first)):
         raise TraceError(
-            f"{source.path}: unknown {container} columns {', '.join(first)}; known are "
+            f"{source.path}: unknown {container} columns {listed(first)}; known are "
             + "; ".join(f"{known.name} ({', '.join(known.needs)})" for known in _KNOWN if known.container == container)
             + "; or map yours, e.g. arrival=..., prompt_tokens=..., output_tokens=..., and state the unit"
         )
@@ -76,7 +76,7 @@ def _first_record(source: SourceFile) -> tuple[Container, Record, str]:
 def _json_object(source: SourceFile, line: str) -> Record:
     try:
         record = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TraceError(f"{source.path}: row 1 is not JSON ({error}); expected one object a line") from error
     if not isinstance(record, dict):
         raise TraceError(f"{source.path}: row 1 is not a JSON object; expected one object a line")

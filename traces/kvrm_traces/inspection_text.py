@@ -1,0 +1,158 @@
+"""The report of an inspection as a table for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from kvrm_traces.consistency import HashConsistency
+from kvrm_traces.limits import OverLimit
+from kvrm_traces.reuse import PrefixReuse
+from kvrm_traces.schema import TraceInfo
+from kvrm_traces.sessions import SessionStats
+from kvrm_traces.tokens import TokenStats
+
+if TYPE_CHECKING:
+    from kvrm_traces.inspection import TraceReport
+
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def report_text(report: TraceReport) -> str:
+    """Lines of a word and what is known; what was not asked for, or has no column, has none."""
+    info = report.info
+    fano = " / ".join(_number(value, 3) for value in report.fano.values())
+    windows = " / ".join(str(window_s) for window_s in report.fano)
+    lines = [
+        f"trace           {info.name} ({info.format}, arrivals in {info.unit})",
+        f"sha256          {info.sha256}",
+        f"requests        {info.rows}",
+        f"rejected rows   {', '.join(f'{count} {reason}' for reason, count in info.rejected.items()) or 'none'}",
+        f"duplicate rows  {report.duplicates or 'none'}",
+        *_limit_lines(report.over_limit),
+        f"order           {order_words(info)}",
+        f"ties            {info.ties}{_tick(info)}",
+        f"span            {info.span_s:.1f} s",
+        f"rate            {_number(report.rate_per_s, 3)} requests/s",
+        f"CV of gaps      {_number(report.gap_cv)}",
+        f"Fano            {fano}  (windows of {windows} s)",
+        *_gap_lines(report),
+        f"rate over time  {_bars(report.rates_per_s)}  (peak {max(report.rates_per_s):.3g} requests/s)",
+        *_window_lines(report),
+        "",
+        f"{'tokens':14}" + "".join(f"{title:>11}" for title in ("mean", "p50", "p90", "p99", "max")),
+        _row("prompt", report.prompt_tokens),
+        _row("output", report.output_tokens),
+    ]
+    if report.sessions is not None:
+        lines += ["", *_session_lines(report.sessions)]
+    if report.hash_consistency is not None:
+        lines += ["", *_hash_lines(report.hash_consistency)]
+    if report.prefix_reuse is not None:
+        lines += _reuse_lines(report.prefix_reuse)
+    return "\n".join(lines)
+
+
+def order_words(info: TraceInfo) -> str:
+    """Whether the source was in order, and what it is when it was not."""
+    if info.descents == 0:
+        return "by arrival"
+    if info.streams > 1:
+        return (
+            f"{info.streams} streams, one after another; sorted ({info.descents} requests earlier than the one before)"
+        )
+    return (
+        f"out of order: {info.descents} requests earlier than the one before, by up to "
+        f"{info.most_back_ns / 1e9:.6g} s; sorted"
+    )
+
+
+def _tick(info: TraceInfo) -> str:
+    return "" if info.resolution_ns is None else f"  (the clock ticks in {info.resolution_ns / 1e9:g} s)"
+
+
+def _limit_lines(over: OverLimit | None) -> Iterator[str]:
+    if over is not None:
+        yield (
+            f"over the limit  {over.rows} requests have more than {over.limit_tokens} tokens, {over.prompt_rows} of "
+            f"them in the prompt alone ({over.output_tokens_beyond} output tokens beyond it in the others)"
+        )
+
+
+def _gap_lines(report: TraceReport) -> Iterator[str]:
+    if report.longest_gap is not None:
+        share = report.longest_gap.gap_s / report.info.span_s
+        yield (
+            f"longest gap     {report.longest_gap.gap_s:.6g} s from {report.longest_gap.from_s:.6g} s on "
+            f"({100 * share:.1f}% of the span)"
+        )
+
+
+def _window_lines(report: TraceReport) -> Iterator[str]:
+    if report.ramp is not None:
+        yield f"ramp            {report.ramp.rate_per_s:.4g} requests/s in {report.ramp.option} s"
+    yield f"steady window   {steady_words(report)}"
+
+
+def steady_words(report: TraceReport) -> str:
+    """What to replay for a steady load."""
+    if report.steady is None:
+        return "none: no stretch keeps its rate"
+    if report.steady.option == "0:":
+        return "the whole trace keeps its rate"
+    return f"--window {report.steady.option} ({report.steady.rate_per_s:.4g} requests/s)"
+
+
+def _number(value: float | None, digits: int = 2) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _row(title: str, stats: TokenStats) -> str:
+    return f"{title:14}{stats.mean:11.1f}{stats.p50:11.1f}{stats.p90:11.1f}{stats.p99:11.1f}{stats.max:11d}"
+
+
+def _bars(values: tuple[float, ...]) -> str:
+    peak = max(values) or 1.0
+    return "".join(_BARS[min(int(value / peak * len(_BARS)), len(_BARS) - 1)] for value in values)
+
+
+def _session_lines(sessions: SessionStats) -> Iterator[str]:
+    unknown = f", {sessions.unknown_parents} continue one that is not here" if sessions.unknown_parents else ""
+    yield (
+        f"sessions        {sessions.sessions} with {sessions.requests} requests, {sessions.follow_ups} of them "
+        f"follow-ups{unknown}"
+    )
+    yield _row("turns", sessions.turns)
+    gap = sessions.turn_gap_ms
+    if gap is not None:
+        yield (
+            f"turn to turn    {gap.mean / 1e3:.1f} s on average, p50 {gap.p50 / 1e3:.1f} s, p90 {gap.p90 / 1e3:.1f} s "
+            "(arrival to arrival)"
+        )
+    if sessions.cumulative_share is not None:
+        yield f"cumulative      {100 * sessions.cumulative_share:.1f}% of follow-ups repeat the whole conversation"
+
+
+def _hash_lines(hashes: HashConsistency) -> Iterator[str]:
+    wrong = []
+    if hashes.other_prefix:
+        wrong.append(f"{hashes.other_prefix} behind another prefix than the first time")
+    if hashes.other_fill:
+        wrong.append(f"{hashes.other_fill} with another number of tokens in the block")
+    without = f", {hashes.rows_without} requests without" if hashes.rows_without else ""
+    found = ", ".join(wrong) or "one id, one prefix, throughout"
+    yield f"prefix hashes   {hashes.touched_blocks} ids{without}; {found}"
+
+
+def _reuse_lines(reuse: PrefixReuse) -> Iterator[str]:
+    lru, best = (
+        ", ".join(f"{percent}% {rate:.4f}" for percent, rate in rates.items())
+        for rates in (reuse.lru_blocks, reuse.belady_blocks)
+    )
+    yield (
+        f"prefix reuse    {reuse.infinite_blocks:.4f} of blocks, {reuse.infinite_tokens:.4f} of tokens "
+        f"(cache without end; {reuse.unique_blocks} different blocks of {reuse.block_tokens} tokens)"
+    )
+    sample = "" if reuse.curve_share == 1 else f", from a sample of {100 * reuse.curve_share:.3g}% of them"
+    yield f"  LRU cache     {lru} of blocks (capacity in % of the different blocks{sample})"
+    yield f"  at best       {best} (Belady: the future is known)"

@@ -1,0 +1,106 @@
+"""A run's requests as a trace: what a replay served, in the order in which it arrived, to be replayed again.
+
+A run records lengths and arrivals, which is all that most policies read. It records neither prefix hashes, nor
+priorities, sessions or declared maxima: where those mattered, the trace itself has to be replayed, and that is said.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kvrm_traces.arrow import int64_column
+from kvrm_traces.errors import TraceError
+from kvrm_traces.parquet import opened
+from kvrm_traces.schema import REQUIRED, TraceInfo, pace, schema_of
+from kvrm_traces.spool import spooled
+from kvrm_traces.trace import Trace
+
+REQUESTS = "requests.parquet"
+_BATCH_ROWS = 1 << 16
+
+
+def is_run(path: Path) -> bool:
+    """Whether it is the folder of a run."""
+    return path.is_dir() and (path / REQUESTS).is_file()
+
+
+def read_run(folder: Path) -> Trace:
+    """The requests of a run. Raises TraceError when the file is not one that a run writes."""
+    path = folder / REQUESTS
+    read = _Requests(path)
+    store, clock = spooled(read.batches(), schema_of(REQUIRED))
+    notes = [f"{folder.name}: the requests of a run", pace(clock.rows, clock.span_ns)]
+    if read.hits:
+        notes.append(f"{read.hits} prompt tokens were found cached in that run; it records no hashes, so none will be")
+    if read.declared:
+        notes.append(f"{read.declared} requests were cut by a declared maximum, which a run does not record")
+    with path.open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    info = TraceInfo(
+        name=folder.name,
+        source=str(folder),
+        format="run",
+        unit="ns",
+        rows=clock.rows,
+        span_ns=clock.span_ns,
+        sha256=sha256,
+        resolution_ns=clock.resolution_ns,
+        ties=clock.ties,
+        notes=tuple(notes),
+    )
+    return Trace(store, info)
+
+
+class _Requests:
+    """The columns of requests.parquet that a trace has, in memory: 24 bytes a request.
+
+    A run writes requests as they end. They go back to the order of the trace, which is that of arrival with ties in
+    their own order: replayed, they tie as before.
+    """
+
+    def __init__(self, path: Path) -> None:
+        with opened(path) as file:
+            names = file.schema_arrow.names
+            missing = [name for name in ("row", *REQUIRED) if name not in names]
+            if missing:
+                raise TraceError(f"{path}: has no column {missing[0]!r}; expected the requests of a run")
+            wanted = ["row", *REQUIRED, *(name for name in ("hit_tokens", "reason") if name in names)]
+            table = file.read(columns=wanted)
+        if table.num_rows == 0:
+            raise TraceError(f"{path}: holds no request")
+        rows = _whole(path, table, "row")
+        if not np.array_equal(np.sort(rows), np.arange(rows.size)):
+            raise TraceError(
+                f"{path}: column 'row' does not count the requests from 0; expected those of one whole run"
+            )
+        place = np.argsort(rows)
+        self._columns = {name: _whole(path, table, name)[place] for name in REQUIRED}
+        if np.any(np.diff(self._columns["arrival_ns"]) < 0) or self._columns["arrival_ns"][0] < 0:
+            raise TraceError(f"{path}: arrival_ns falls in the order of 'row'; expected the requests of one run")
+        for name in ("prompt_tokens", "output_tokens"):
+            if self._columns[name].min() < 1:
+                raise TraceError(f"{path}: {name} {self._columns[name].min()}: expected 1 or more")
+        self.hits = 0 if "hit_tokens" not in table.column_names else pc.sum(table.column("hit_tokens")).as_py() or 0
+        reasons = table.column("reason").to_pylist() if "reason" in table.column_names else []
+        self.declared = reasons.count("declared_limit")
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """In the order of arrival."""
+        schema = schema_of(REQUIRED)
+        for start in range(0, self._columns["arrival_ns"].size, _BATCH_ROWS):
+            part = [int64_column(self._columns[name][start : start + _BATCH_ROWS]) for name in REQUIRED]
+            yield pa.RecordBatch.from_arrays(part, schema=schema)
+
+
+def _whole(path: Path, table: pa.Table, name: str) -> npt.NDArray[np.int64]:
+    column = table.column(name)
+    if not pa.types.is_integer(column.type) or column.null_count:
+        raise TraceError(f"{path}: column {name!r} is {column.type} with {column.null_count} blanks; expected integers")
+    return np.asarray(column.to_numpy(), np.int64)
