@@ -106,8 +106,8 @@ PARAMS = _record(
     "token_sizes_at",
     "track_longest",
     # read and transport
-    "read", "extent", "layout", "merge", "staging", "scope", "submission", "num_capacities", "capacities_at",
-    "layers",
+    "read", "extent", "layout", "merge", "staging", "packed_blocks", "scope", "submission",
+    "num_capacities", "capacities_at", "layers",
     # cost, integers
     "tensor_parallel", "kernels", "piecewise_replays", "piecewise_kernels",
     # records

@@ -76,8 +76,8 @@ def test_plot_lists_its_kinds(terminal: Terminal) -> None:
     [
         (("--kind", "heat"), "kind 'heat': of runs there are latency"),
         (("--format", "jpg"), "format 'jpg': should be one of png, svg, pdf"),
-        (("--slo", "ttft=fast"), "'ttft=fast' is not METRIC=SECONDS"),
-        (("--slo", "ttfb=1"), "objective ttfb = 1.0"),
+        (("--slo", "ttft=fast"), "--slo: 'ttft=fast' is not FIGURE <= AMOUNT"),
+        (("--slo", "preemptions <= 5"), "no distribution shows it"),
         (("--kind", "pool", "--window", "9000:9001"), "window 9000:9001 s: should be START < END within the run"),
         (("--kind", "pool", "--replica", "3"), "has one replica, number 0"),
         (("--name", "a"), "should be 2 distinct names"),
@@ -106,7 +106,7 @@ def test_diff_fails_when_a_condition_holds(both: Path, terminal: Terminal) -> No
 
 def test_diff_refuses_what_it_cannot_read(both: Path, terminal: Terminal) -> None:
     same = (both / "kv-rm", both / "kv-rm")
-    assert "metric 'itl_p9' is unknown" in terminal.refused("diff", *same, "--fail-if", "itl_p9 > 1")
+    assert "'itl_p9' is no figure of a run" in terminal.refused("diff", *same, "--fail-if", "itl_p9 > 1")
     assert "no repeats of one configuration" in terminal.refused("diff", both, both / "kv-rm")
 
 
