@@ -51,6 +51,7 @@ def test_each_edge_agrees_with_a_fine_grid_of_its_realisation(found: kvrm.Capaci
         assert not any(meets(seed, rate) for rate in above)
 
 
+@pytest.mark.long
 def test_the_capacity_agrees_with_a_fine_grid_of_fresh_realisations_within_its_confidence(
     found: kvrm.Capacities,
 ) -> None:
