@@ -120,6 +120,19 @@ def test_explain_tells_a_life(both: Path, terminal: Terminal) -> None:
     assert json.loads(terminal.out)["slower_than_share"]["ttft"] == pytest.approx(59 / 60)
 
 
+def test_a_file_that_was_moved_is_named_and_cut_as_it_was(tmp_path: Path, terminal: Terminal) -> None:
+    rows = "".join(f"{at / 2},{50 + at},{5 + at % 7}\n" for at in range(40))
+    file = tmp_path / "trace.csv"
+    file.write_text(f"arrival_s,prompt_tokens,output_tokens\n{rows}", encoding="utf-8")
+    run = tmp_path / "run"
+    kvrm.replay(kvrm.open_trace(file).limit(30).speedup(3.0), "graph-paged", out=run)
+    moved = file.rename(tmp_path / "moved.csv")
+    assert "is not there: name it where it is (--trace)" in terminal.refused("explain", run)
+    assert terminal.run("explain", run, "--trace", moved) == 0
+    asked = ("--kind", "pool", "--format", "png", "-o", tmp_path / "out", "--trace", moved)
+    assert terminal.run("plot", run, *asked) == 0
+
+
 def test_explain_refuses_what_has_no_life(both: Path, terminal: Terminal) -> None:
     run = both / "kv-rm"
     assert "request 60: run 'kv-rm' has 0 to 59" in terminal.refused("explain", run, "--request", "60")
