@@ -65,8 +65,9 @@ gpu-wheels:  ## fill wheels/ with what an image of Python 3.11 or 3.12 that has 
 	        --platform manylinux2014_x86_64 --python-version $$version -c constraints.txt $(GPU_PACKAGES) || exit 1; \
 	done
 
-docs: setup  ## check that the commands of the README and the docs work as written
+docs: setup  ## check the commands that the README and the docs show, and remake screenshots and definitions
 	$(PYTEST) tests/cli/test_docs.py
+	$(BIN)/python -m tests.remake_docs
 
 reproduce: setup  ## remake figures and tables in place; FIGURE=placement: only that (public traces: ../shared/traces)
 	$(BIN)/python -m tests.reproduce $(FIGURE)

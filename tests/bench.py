@@ -1,8 +1,8 @@
 """Speed and memory of the simulator: ``make bench``. One core; compilation apart; each figure from its own process.
 
 What is timed is all of a run: reading the trace's Parquet, simulating, and writing every request's record. Figures are
-printed with their spread over the repeats; the last line of each part says what the figure has to be. The device's host
-costs follow (bench_device.py).
+printed with their spread over the repeats; the last line of each part says what the figure has to be. Reports and
+timelines (bench_report.py), sweeps (bench_sweep.py, all cores) and the device's host costs (bench_device.py) follow.
 """
 
 from __future__ import annotations
@@ -18,23 +18,42 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests import bench_device
+from tests import bench_device, bench_report, bench_sweep
 
 POLICY, MODEL, HARDWARE = "graph-paged", "llama-3-8b", "a100-80gb-sxm"
 #: KV blocks of the pools of the last part: same trace and policy, one pool ten times the other.
 POOLS = (10_000, 100_000)
 
 
+#: Parts that no preset has, each switched on in one that could have it: what it is, preset, keys, blocks of the pool.
+PARTS: tuple[tuple[str, str, dict[str, Any], int | None], ...] = (
+    ("two steps decided ahead", "graph-paged", {"schedule.run_ahead": 2}, None),
+    ("swap to the host, a pool that fills", "graph-paged", {"schedule.preempt": "swap", "host.memory_gib": 16}, 3000),
+    ("recompute, the same pool", "graph-paged", {}, 3000),
+    ("compaction", "kv-rm", {"pager.compaction": "threshold", "pager.placement": "contiguous"}, None),
+    ("speculation of 3", "graph-paged", {"speculation.draft_tokens": 3, "speculation.acceptance": 0.6}, None),
+    ("captures at first use", "graph-paged", {"launch.capture": "first_use"}, None),
+    ("packed staging", "kv-rm", {"transport.packed_tokens": 262_144}, None),
+    ("placement extent", "kv-rm", {"pager.placement": "extent"}, None),
+)
+
+
 def measure(
-    trace: Path, driver: str, window_s: float, pool_blocks: int | None, model: str, policy: str
+    trace: Path,
+    driver: str,
+    window_s: float,
+    pool_blocks: int | None,
+    model: str,
+    policy: str,
+    changes: dict[str, Any],
 ) -> dict[str, Any]:
     """Run once in this process and return the figures. The core is compiled before the clock starts."""
-    from kvrm_sim import engine, replica
+    from kvrm_sim import engine, plugin_core
     from kvrm_sim.config import ReplicaConfig
     from kvrm_traces import open_trace
 
     core_s = 0.0
-    inner = replica.span
+    inner = plugin_core.PLAIN.span
 
     def timed(*arguments: Any) -> int:
         nonlocal core_s
@@ -44,9 +63,10 @@ def measure(
         return int(reason)
 
     config = ReplicaConfig.from_names(policy, model, HARDWARE, window_s=window_s, pool_blocks=pool_blocks)
+    config = config.override({f"policy.{key}": value for key, value in changes.items()})
     with tempfile.TemporaryDirectory() as folder:
         engine.run(open_trace(trace).limit(100), config, out=Path(folder) / "warm", driver=driver)  # type: ignore[arg-type]  # from argv
-        replica.span = timed
+        plugin_core.PLAIN = plugin_core.PLAIN._replace(span=timed)
         started = time.perf_counter()
         result = engine.run(open_trace(trace), config, out=Path(folder) / "run", driver=driver)  # type: ignore[arg-type]  # from argv
         wall_s = time.perf_counter() - started
@@ -110,8 +130,8 @@ def synthesised(folder: Path, rows: int) -> Path:
 def suite(rows: int, repeats: int) -> None:
     from kvrm_sim.config import policy_names
 
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
         trace = synthesised(folder, rows)
         one = synthesised(folder, 1)
         compile_cold(one)
@@ -134,6 +154,14 @@ def suite(rows: int, repeats: int) -> None:
             runs = measured(few, "--policy", policy, repeats=repeats)
             say(f"  {policy:14s} {spread([run['rows'] / run['wall_s'] for run in runs], 'requests/s')}")
 
+        say("parts that no preset has")
+        for what, policy, changes, pool in PARTS:
+            options = ["--policy", policy, "--changes", json.dumps(changes)]
+            options += [] if pool is None else ["--pool-blocks", str(pool)]
+            runs = measured(few, *options, repeats=repeats)
+            name = f"{what} ({policy})"
+            say(f"  {name:52s} {spread([run['rows'] / run['wall_s'] for run in runs], 'requests/s')}")
+
         rates = [
             report(
                 f"driver 2, {blocks:,} blocks",
@@ -142,6 +170,10 @@ def suite(rows: int, repeats: int) -> None:
             for blocks in POOLS
         ]
         say(f"  a pool ten times as large runs at {rates[1] / rates[0]:.3f} times the speed; wanted: about 1")
+        for line in bench_report.lines(trace, rows):
+            say(line)
+    for line in bench_sweep.lines():
+        say(line)
     for line in bench_device.lines():
         say(line)
 
@@ -170,11 +202,13 @@ def main() -> None:
     parser.add_argument("--pool-blocks", type=int)
     parser.add_argument("--model", default=MODEL)
     parser.add_argument("--policy", default=POLICY)
+    parser.add_argument("--changes", type=json.loads, default={}, help="(inner) keys of the policy, as JSON")
     given = parser.parse_args()
     if given.measure is None:
         suite(given.rows, given.repeats)
     else:
-        figures = measure(given.measure, given.driver, given.window_s, given.pool_blocks, given.model, given.policy)
+        config = given.pool_blocks, given.model, given.policy, given.changes
+        figures = measure(given.measure, given.driver, given.window_s, *config)
         say(json.dumps(figures))
 
 

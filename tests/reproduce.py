@@ -23,11 +23,14 @@ from kvrm_analysis.studies import PAPER_SHARES, kv_memory_shares
 from kvrm_analysis.style import look
 from kvrm_sim.state import PARTS
 from kvrm_traces import Trace
+from tests import reproduce_looking as looking
 from tests import reproduce_pager as pager
+from tests import reproduce_studies as studies
 from tests.reproduce_tables import AZURE_CONV, GIB, HARDWARE, MOONCAKE, REPO, TRACES, Block, latency, markdown
 
 README = REPO / "README.md"
 POLICIES = REPO / "docs" / "policies.md"
+LOOKING = REPO / "docs" / "figures.md"
 FIGURES_FOLDER = REPO / "docs" / "figures"
 
 FOUR = ("static", "graph-paged", "kv-rm", "kv-rm-delta")
@@ -159,6 +162,10 @@ BUILT_IN: dict[str, Block] = {
     "paged-attention": paged_attention,
     "watermark": pager.watermark,
     "filling": pager.filling,
+    "capacity": studies.capacity,
+    "tuning": studies.tuning,
+    "diff": looking.diff,
+    "explain": looking.explain,
 }
 PUBLIC: dict[str, Block] = {
     "azure2023-conv": azure2023_conv,
@@ -168,12 +175,22 @@ PUBLIC: dict[str, Block] = {
     "mooncake-cache": pager.mooncake_cache,
     "placement": pager.placement,
 }
-ELSEWHERE = {"watermark": POLICIES, "filling": POLICIES}
+ELSEWHERE = {
+    "watermark": POLICIES,
+    "filling": POLICIES,
+    "capacity": studies.CAPACITY,
+    "tuning": studies.TUNING,
+    "diff": LOOKING,
+    "explain": LOOKING,
+}
 #: Figures by the name of their file in docs/figures.
 FIGURES: dict[str, Drawing] = {
     "compare": Drawing(draw_compare, 140, False),
     "placement": Drawing(pager.draw_placement, 120, True),
     "watermark": Drawing(pager.draw_watermark_sweep, 140, False),
+    "tuning": Drawing(studies.draw_tuning, 140, False),
+    "sensitivity": Drawing(studies.draw_sensitivity, 110, False),
+    **{name: Drawing(looking.drawing(name), 110, False) for name in (*looking.OF_RUNS, "owners", *looking.OF_A_STUDY)},
 }
 
 

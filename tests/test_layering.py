@@ -99,7 +99,7 @@ def declared() -> set[str]:
     """Import names of the declared dependencies and of the extras that the product itself uses."""
     project = tomllib.loads((REPO / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    lines = [*project["dependencies"], *extras["gpu"], *extras["ray"]]
+    lines = [*project["dependencies"], *extras["gpu"], *extras["ray"], *extras["tune"]]
     return {re.split(r"[^A-Za-z0-9_-]", line, maxsplit=1)[0].replace("-", "_") for line in lines}
 
 

@@ -107,7 +107,7 @@ def realisations(open_seed: Callable[[int], Trace], *, seed: int, repeats: int |
     first = open_seed(seed)
     reason = refusal(first.info)
     count = repeats or REPEATS
-    if count > 1 and open_seed(seed + 1).info.span_ns != first.info.span_ns:
+    if count > 1 and _identity(open_seed(seed + 1)) != _identity(first):
         return (first, *(open_seed(seed + more) for more in range(1, count))), f"seeds {seed} to {seed + count - 1}"
     if repeats is None and reason is not None:
         return (first,), f"this trace alone, as {reason}"
@@ -115,6 +115,10 @@ def realisations(open_seed: Callable[[int], Trace], *, seed: int, repeats: int |
         return (first,), "this trace alone"
     drawn = tuple(first.resampled(seed + number) for number in range(count))
     return drawn, f"{count} draws from the recorded trace, in stretches"
+
+
+def _identity(trace: Trace) -> tuple[str, int]:
+    return trace.info.sha256, trace.info.span_ns
 
 
 #: Runs one realisation at one load: its RUN object.
@@ -200,7 +204,7 @@ def fewest_replicas(
     most: int = 1024,
     progress: Callable[[float], None] | None = None,
 ) -> Capacity:
-    """The fewest replicas. ``measure`` runs a trace, at its own rate, on so many. Edges are (met from, missed to)."""
+    """The fewest replicas. ``measure`` runs a trace on so many, at its own rate; edges are (met from, missed to)."""
     effort = effort or Effort()
     ranks = _ranks(len(realisations), effort.share, effort.confidence)
     edges: list[Fewest] = []
@@ -214,8 +218,8 @@ def fewest_replicas(
         start = edge.met_from or start
         if progress is not None:
             progress((number + 1) / len(realisations))
-    met = sorted(float("inf") if edge.met_from is None else edge.met_from for edge in edges)
-    missed = sorted(float(edge.missed_to or 0) for edge in edges)
+    met: list[float] = sorted(float("inf") if edge.met_from is None else edge.met_from for edge in edges)
+    missed = sorted(edge.missed_to or 0 for edge in edges)
     at = met[ranks.at - 1]
     interval = None
     if len(realisations) > 1:

@@ -55,15 +55,7 @@ def shaped(trace: Trace, options: TraceOptions, seed: int) -> Trace:
                 "trace.requests_per_s",
                 options.requests_per_s,
             )
-        rate_per_s = trace.info.rate_per_s
-        if rate_per_s is None:
-            raise ConfigError(
-                f"trace.requests_per_s = {options.requests_per_s:g}: the requests of {trace.info.name} all arrive at "
-                "one instant, which no clock brings to a rate",
-                "trace.requests_per_s",
-                options.requests_per_s,
-            )
-        return trace.speedup(options.requests_per_s / rate_per_s)
+        return trace.at_rate(options.requests_per_s)
     if options.speedup is not None:
         trace = trace.speedup(options.speedup)
     if options.time_stretch is not None:

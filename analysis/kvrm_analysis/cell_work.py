@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import resource
 import time
 from collections.abc import Callable, Mapping
@@ -9,11 +10,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from kvrm_analysis.cell_keys import code_version
 from kvrm_analysis.cell_rows import Row, failed_row
 from kvrm_analysis.cell_traces import CellTraces
 from kvrm_analysis.cells import Cells, run_cell
 from kvrm_analysis.engines import Lost
 from kvrm_sim.compiled import is_warm
+from kvrm_sim.errors import RunError
 from kvrm_traces.shared import SharedTrace
 
 #: What has to be compiled is compiled by a run of one request.
@@ -47,9 +50,19 @@ class CellWork:
     shared: Mapping[str, SharedTrace] = field(default_factory=dict)
     folder: Path | None = None
     plugins: tuple[str, ...] = ()
+    #: The version of the code that all processes have to have, so that rows are of one; "": any.
+    code: str = ""
 
     def start(self) -> Callable[[CellTask], Ran]:
-        """Compile what is not compiled yet, and open nothing: traces are mapped when a cell needs them."""
+        """Compile what is not compiled yet, and open nothing: traces are mapped when a cell needs them.
+
+        Raises RunError in a process that has another version of the code.
+        """
+        if self.code and self.code != code_version():
+            raise RunError(
+                f"a worker on {platform.node()} has other code than this process ({code_version()}, not {self.code}): "
+                "install the same kvrm, Python and packages there"
+            )
         if not is_warm():
             run_cell(_WARM)
         cells = Cells(folder=self.folder, plugins=self.plugins, traces=CellTraces(self.shared, self.folder))

@@ -82,6 +82,8 @@ class LocalEngine:
         self._alive: list[_Worker] = []
         self._selector = selectors.DefaultSelector()
         self._work: object = None
+        #: Of the work: answers to an earlier one are passed over.
+        self._number = 0
         self._deaths_at_start = 0
 
     @property
@@ -121,10 +123,10 @@ class LocalEngine:
     def _begin(self, work: Work[Any, Any]) -> None:
         """Give the work to the workers that are there, or start the first of them."""
         if work is not self._work:
-            self._work = work
+            self._work, self._number = work, self._number + 1
             for worker in self._alive:
                 worker.ready = False
-                worker.send(("work", work))
+                worker.send(("work", self._number, work))
         if not self._alive:
             self._start()
         if is_warm():
@@ -138,7 +140,7 @@ class LocalEngine:
         worker = _Worker()
         self._alive.append(worker)
         self._selector.register(worker.output, selectors.EVENT_READ, worker)
-        worker.send(("work", self._work))
+        worker.send(("work", self._number, self._work))
 
     def _heard(self) -> list[_Worker]:
         """Workers that have answered, or died."""
@@ -146,12 +148,16 @@ class LocalEngine:
 
     def _answer(self, worker: _Worker, again: list[tuple[int, Any, int]]) -> Iterator[tuple[int, Any]]:
         try:
-            kind, *rest = receive(cast("Any", worker.output))
+            kind, number, *rest = receive(cast("Any", worker.output))
         except EOFError:
             yield from self._died(worker, again)
             return
+        if number != self._number:
+            return
         if kind == "raised":
             worker.task = None
+            if not worker.ready:
+                self._work = None  # it has not started: the next map starts one anew
             raise rest[0]
         worker.ready = True
         self._deaths_at_start = 0
@@ -184,8 +190,8 @@ class LocalEngine:
         worker.end()
 
     def _drop_busy(self) -> None:
-        """Workers whose results nobody waits for any more end; idle ones stay for the next map."""
-        for worker in [worker for worker in self._alive if worker.task is not None or not worker.ready]:
+        """Workers whose results nobody waits for any more end; the others stay for the next map."""
+        for worker in [worker for worker in self._alive if worker.task is not None]:
             self._remove(worker)
 
     def __enter__(self) -> Self:

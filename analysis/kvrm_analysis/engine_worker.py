@@ -1,7 +1,8 @@
 """A worker process of :class:`kvrm_analysis.engine_local.LocalEngine`: frames of pickled messages over its pipes.
 
-In: ``("work", Work)``, then ``("task", at, task)``. Out: ``("ready",)`` after a work has started, ``("done", at,
-result)``, and ``("raised", error)``. It ends when its input does, which is when its parent ends, however that happens.
+In: ``("work", number, Work)``, then ``("task", at, task)``. Out, each with the number of the work that it is of:
+``("ready", number)`` after a work has started, ``("done", number, at, result)``, and ``("raised", number, error)``. It
+ends when its input does, which is when its parent ends, however that happens.
 """
 
 from __future__ import annotations
@@ -65,6 +66,7 @@ def main() -> None:
     os.dup2(2, 1)  # whatever prints does not end up between the messages
     one_thread()
     do: Callable[[Any], Any] | None = None
+    number = 0
     while True:
         try:
             kind, *rest = receive(source)
@@ -72,13 +74,14 @@ def main() -> None:
             return
         try:
             if kind == "work":
-                do = rest[0].start()
-                answer: tuple[Any, ...] = ("ready",)
+                number, do = rest[0], None
+                do = rest[1].start()
+                answer: tuple[Any, ...] = ("ready", number)
             else:
                 assert do is not None, "a work comes before its tasks"
-                answer = ("done", rest[0], do(rest[1]))
+                answer = ("done", number, rest[0], do(rest[1]))
         except Exception as error:  # noqa: BLE001  # raised again where the results are read
-            answer = ("raised", portable_error(error))
+            answer = ("raised", number, portable_error(error))
         try:
             send(target, answer)
         except OSError:

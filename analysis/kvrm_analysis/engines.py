@@ -88,6 +88,23 @@ class SerialEngine:
         pass
 
 
+def make_engine(name: str = "local", *, workers: int | None = None, address: str | None = None) -> Engine:
+    """An engine by name: ``local``, ``workers`` processes of this machine (None: one a core), or ``ray``, the cluster
+    at ``address`` (None: one of ``workers`` processes, on this machine). Raises InputError.
+    """
+    if name == "ray":
+        from kvrm_analysis.engine_ray import RayEngine
+
+        return RayEngine(workers, address=address)
+    if name != "local":
+        raise InputError(f"engine = {name!r}: should be 'local' or 'ray'")
+    if address is not None:
+        raise InputError(f"address = {address!r}: only engine 'ray' has one")
+    from kvrm_analysis.engine_local import LocalEngine
+
+    return LocalEngine(workers)
+
+
 def cores() -> int:
     """The cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,8 +1,8 @@
 """The figures of a run by name: what can be bounded by an SLO, minimised, maximised, or asked for the indices of.
 
-A figure is named as in ``kvrm replay --json``: the dotted path in a RUN (``itl_s.p99``, ``reserved_kv_bytes.mean``,
-``preemptions``). Where the path ends a family with its unit, a short name leaves the unit out: ``itl_p99``,
-``reserved_kv_mean``. This is the only list of them; docs/metrics.md says what each one means.
+They are the numbers of a cell's row (``cell_rows.METRICS``, the only list of them). Each answers to its path in
+``kvrm replay --json`` (``itl_s.p99``), to its column in a table of cells (``itl_p99_s``), and to a short name without
+its unit (``itl_p99``, ``reserved_kv_mean``). docs/metrics.md says what each one means.
 """
 
 from __future__ import annotations
@@ -12,67 +12,33 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from kvrm_analysis.cell_rows import METRICS, Metric
 from kvrm_sim.errors import InputError
 from kvrm_sim.tables import guess
 
 #: What a figure counts: seconds, bytes, something a second, a share of 1, or a plain number.
 Unit: TypeAlias = Literal["s", "bytes", "per_s", "share", "count"]
 
-_LATENCIES = ("ttft_s", "itl_s", "tpot_exclusive_s", "tpot_inclusive_s", "e2e_s", "queue_s", "normalized_latency_s")
-_MEMORIES = ("reserved_kv_bytes", "allocated_kv_bytes", "used_kv_bytes", "cached_kv_bytes")
-_RATES = ("output_tokens_per_s", "requests_per_s")
-#: Paths that stand alone, by their unit.
-_SINGLE: dict[str, Unit] = {
-    "kv_footprint_bytes": "bytes",
-    "staging_bytes": "bytes",
-    "graphs_bytes": "bytes",
-    "pool_bytes": "bytes",
-    "pool_blocks": "count",
-    "block_fill": "share",
-    "completed_share": "share",
-    "padding_waste": "share",
-    "recompute_tax": "share",
-    "preemptions": "count",
-    "recomputed_tokens": "count",
-    "prefix_hit_tokens": "count",
-    "evicted_blocks": "count",
-    "captures": "count",
-    "capture_stall_s": "s",
-    "spikes": "count",
-    "counts.completed": "count",
-    "counts.rejected": "count",
-    "counts.truncated": "count",
-    "counts.unfinished": "count",
-    "running.mean": "count",
-    "running.peak": "count",
-    "waiting.mean": "count",
-    "waiting.peak": "count",
-    "transfer.bytes_moved": "bytes",
-    "transfer.bytes_needed": "bytes",
-    "transfer.groups": "count",
-    "transfer.groups_per_step_mean": "count",
-    "transfer.blocks_per_group_mean": "count",
-    "transfer.submit_s": "s",
-    "transfer.move_s": "s",
-    "sim.steps": "count",
-    "sim.span_s": "s",
-}
+_SHARES = ("block_fill", "padding_waste", "recompute_tax")
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One number of a run. ``path``: dotted, in the RUN object."""
+    """One number of a run. ``path``: dotted, in the RUN object; ``column``: in the row of a cell."""
 
     path: str
+    column: str
     unit: Unit
 
     @property
     def short(self) -> str:
-        """The name without its unit: ``itl_p99`` of ``itl_s.p99``; a name that stands alone is its path."""
-        family, dot, statistic = self.path.partition(".")
-        if not dot or self.path in _SINGLE:
-            return self.path
-        return f"{family.removesuffix('_s').removesuffix('_bytes')}_{statistic}" if family not in _RATES else self.path
+        """The column without its unit: ``itl_p99``; a rate keeps it."""
+        return self.column.removesuffix({"s": "_s", "bytes": "_bytes"}.get(self.unit, "\0"))
+
+    def in_row(self, row: Mapping[str, Any]) -> float | None:
+        """The number in the row of a cell, or None."""
+        found = row[self.column]
+        return None if found is None else float(found)
 
     def value(self, run: Mapping[str, Any]) -> float | None:
         """The number in a RUN object; None where it does not exist (null). Raises KeyError for what is no RUN."""
@@ -94,27 +60,34 @@ class Figure:
         return f"{value:.4g}" + {"per_s": "/s", "share": "", "count": ""}[self.unit]
 
 
-def _all() -> dict[str, Figure]:
-    found = [Figure(f"{name}.{of}", "s") for name in _LATENCIES for of in ("mean", "p50", "p90", "p99", "max")]
-    found += [Figure(f"{name}.{of}", "bytes") for name in _MEMORIES for of in ("mean", "peak")]
-    found += [Figure(f"{name}.{of}", "per_s") for name in _RATES for of in ("whole", "steady")]
-    found += [Figure(path, unit) for path, unit in _SINGLE.items()]
-    return {figure.path: figure for figure in found}
+def _unit(name: str) -> Unit:
+    if name.endswith("_per_s"):
+        return "per_s"
+    if name.endswith("_share") or name in _SHARES:
+        return "share"
+    return "s" if name.endswith("_s") else "bytes" if name.endswith("_bytes") else "count"
+
+
+def _figure(metric: Metric) -> Figure:
+    return Figure(".".join(metric.path), metric.name, _unit(metric.name))
 
 
 #: Every figure by its path.
-FIGURES: Mapping[str, Figure] = _all()
-_BY_SHORT_NAME: Mapping[str, Figure] = {figure.short: figure for figure in FIGURES.values()}
+FIGURES: Mapping[str, Figure] = {
+    figure.path: figure for figure in map(_figure, (each for each in METRICS if each.type in ("int", "float")))
+}
+_BY_NAME: Mapping[str, Figure] = {
+    name: figure for figure in FIGURES.values() for name in (figure.short, figure.column, figure.path)
+}
 
 
 def figure_named(name: str, where: str = "figure") -> Figure:
     """The figure of this path or short name. Raises InputError with the nearest known one."""
-    found = FIGURES.get(name) or _BY_SHORT_NAME.get(name)
+    found = _BY_NAME.get(name)
     if found is None:
-        known = [*_BY_SHORT_NAME, *FIGURES]
         raise InputError(
-            f"{where}: {name!r} is no figure of a run{guess(name, known)}; as in `kvrm replay --json`, e.g. itl_p99 "
-            "(itl_s.p99), reserved_kv_mean, output_tokens_per_s.steady (docs/metrics.md)"
+            f"{where}: {name!r} is no figure of a run{guess(name, _BY_NAME)}; as in `kvrm replay --json`, e.g. itl_p99 "
+            "(itl_s.p99), reserved_kv_mean, requests_per_s.steady (docs/metrics.md)"
         )
     return found
 
@@ -133,7 +106,7 @@ _SCALES: dict[Unit, dict[str, float]] = {
 
 
 def parse_amount(text: str, figure: Figure, name: str, where: str) -> float:
-    """'50ms', '40 GiB', '99%' in the figure's own unit. A bare number is in it where `name` says it (``itl_s.p99``).
+    """'50ms', '40 GiB', '99%' in the figure's own unit. A bare number is in it where `name` ends in it (``itl_s.p99``).
 
     Raises InputError with the units that would be right.
     """
@@ -152,7 +125,7 @@ def parse_amount(text: str, figure: Figure, name: str, where: str) -> float:
     if unit in scales:
         return number * scales[unit]
     units = ", ".join(each for each in scales if each)
-    if unit == "" and name == figure.path:
+    if unit == "" and name in (figure.path, figure.column):
         return number
     if unit == "":
         raise InputError(f"{where}: {text.strip()} of what? Write {_example(figure)} (units: {units})")

@@ -5,8 +5,10 @@ Automatic layouts solve for positions whose last bits differ from run to run, an
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -41,4 +43,18 @@ class Page:
             borderaxespad=0,
             ncols=columns,
             handlelength=1.8,
+        )
+
+    def legend_at(self, artists: Sequence[Artist], names: Sequence[str], left: float, top: float) -> None:
+        """A legend in one row whose upper left corner is here."""
+        self.figure.legend(
+            list(artists),
+            list(names),
+            loc="upper left",
+            bbox_to_anchor=(left / self._width, 1 - top / self._height),
+            borderaxespad=0,
+            borderpad=0,
+            ncols=len(names),
+            handlelength=1.8,
+            handletextpad=0.5,
         )

@@ -29,22 +29,22 @@ def draw_time(page: Page, scene: Scene, top: float) -> Axes:
     load.stairs(scene.arrivals / scene.grid.width_s, scene.time(scene.grid.edges_s), fill=True, color=FAINT)
     load.set_title("Load" + (" (bursts shaded)" if scene.bursts else ""))
     load.set_ylabel("requests/s")
-    _lines(waiting, scene, [mean_per_bin(run.steps, scene.grid, "waiting") for run in scene.runs])
+    lines(waiting, scene, [mean_per_bin(run.steps, scene.grid, "waiting") for run in scene.runs])
     waiting.set_title("Requests that wait for admission")
     waiting.set_ylabel("requests")
-    _lines(gap, scene, [1e3 * typical_itl_s(run.steps, scene.grid) for run in scene.runs])
+    lines(gap, scene, [1e3 * typical_itl_s(run.steps, scene.grid) for run in scene.runs])
     gap.set_title("Gap between tokens: median")
-    _lines(gap_worst, scene, [1e3 * worst_itl_s(run.steps, scene.grid) for run in scene.runs])
+    lines(gap_worst, scene, [1e3 * worst_itl_s(run.steps, scene.grid) for run in scene.runs])
     gap_worst.set_title("Gap between tokens: p99, worst window")
     _draw_ttft(first, first_worst, scene)
     for axes in (load, waiting, gap, first, gap_worst, first_worst):
-        _shade(axes, scene)
+        shade(axes, scene)
         axes.set_xlim(0, float(scene.time(scene.grid.edges_s)[-1]))
     for axes in (load, waiting):
         axes.set_ylim(bottom=0)
         axes.yaxis.set_major_locator(MaxNLocator(3))
     for axes in (gap, gap_worst, first, first_worst):
-        _logarithmic(axes)
+        logarithmic(axes)
     for axes in (gap, gap_worst):
         axes.set_ylabel("ms, log scale")
     for axes in (gap_worst, first_worst):
@@ -72,15 +72,15 @@ def _draw_ttft(typical: Axes, worst: Axes, scene: Scene) -> None:
             axes.set_title("First token: requests were not recorded")
             axes.set_yticks([])
         return
-    _lines(typical, scene, [typical_ttft_s(table, scene.grid) for table in kept])
+    lines(typical, scene, [typical_ttft_s(table, scene.grid) for table in kept])
     typical.set_title("Wait for the first token: median")
-    _lines(worst, scene, [worst_ttft_s(table, scene.grid) for table in kept])
+    lines(worst, scene, [worst_ttft_s(table, scene.grid) for table in kept])
     worst.set_title("Wait for the first token: longest")
     for axes in (typical, worst):
         axes.set_ylabel("s, log scale")
 
 
-def _lines(axes: Axes, scene: Scene, series: Sequence[Floats]) -> None:
+def lines(axes: Axes, scene: Scene, series: Sequence[Floats]) -> None:
     """One line a run, the first ones wider, so that lines that coincide can both be seen."""
     middles = scene.time(scene.grid.middles_s)
     widths = np.linspace(2.6, 1.0, len(series)) if len(series) > 1 else [1.4]
@@ -95,13 +95,14 @@ def _before(values: Floats) -> Floats:
     return np.concatenate([[np.nan], values[:-1]])
 
 
-def _shade(axes: Axes, scene: Scene) -> None:
+def shade(axes: Axes, scene: Scene) -> None:
+    """Shade the bursts."""
     edges = scene.time(scene.grid.edges_s)
     for first, last in scene.bursts:
         axes.axvspan(float(edges[first]), float(edges[last]), color=SHADE, linewidth=0, zorder=0)
 
 
-def _logarithmic(axes: Axes) -> None:
+def logarithmic(axes: Axes) -> None:
     """A logarithmic axis with plain numbers; one that holds nothing keeps its scale."""
     values = np.concatenate([np.asarray(line.get_ydata(), np.float64) for line in axes.get_lines()] or [np.zeros(0)])
     values = values[values > 0]

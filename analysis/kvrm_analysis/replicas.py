@@ -27,6 +27,8 @@ ABOUT_PREFILL = ("launch.mixed", "launch.token_sizes", "schedule.token_budget")
 SPLIT = ("prefill_replicas", "decode_replicas")
 #: Options of several replicas behind a router.
 OF_A_CLUSTER = ("cluster", *SPLIT, "router", "prefix_weight")
+#: Where the replicas of a cluster run when they run apart; no result depends on it.
+OF_AN_ENGINE = ("engine", "workers", "address")
 
 
 def replica_config(policy: str | Path | Policy, options: Mapping[str, Any]) -> ReplicaConfig:
@@ -99,7 +101,8 @@ def check_cluster(
     split = [given[name] for name in SPLIT if name in given]
     if is_one_replica(options):
         for name, value in given.items():
-            raise InputError(f"{name} = {value!r}: one replica has nothing to route; pass cluster = N as well")
+            nothing = "is one process" if name in OF_AN_ENGINE else "has nothing to route"
+            raise InputError(f"{name} = {value!r}: one replica {nothing}; pass cluster = N as well")
         return
     if split and "cluster" in given:
         raise InputError("cluster: its replicas do both prefill and decode; pass it or prefill_replicas, not both")
@@ -107,6 +110,7 @@ def check_cluster(
         raise InputError("prefill_replicas and decode_replicas: one needs the other; pass both")
     if driver != "span":
         raise InputError(f"driver = {driver!r}: a cluster runs with driver 'span'")
+    _check_engine(given, apart=not split)
     from kvrm_sim.cluster import check_cluster as check
     from kvrm_sim.split import check_split
 
@@ -117,10 +121,24 @@ def check_cluster(
             check_split(config, *split)
 
 
-def run_replicas(trace: Trace, config: ReplicaConfig, options: Mapping[str, Any], **how: Any) -> RunResult:
-    """Run one replica, a cluster, or split prefill from decode, as the options (checked) say.
+def _check_engine(given: Mapping[str, Any], *, apart: bool) -> None:
+    """Raise InputError for options of an engine that the replicas cannot have."""
+    from kvrm_traces.errors import InputError
 
-    ``how``: as of ``engine.run``; ``driver`` only for one replica.
+    for name in OF_AN_ENGINE:
+        if name in given and "engine" not in given:
+            raise InputError(f"{name} = {given[name]!r}: is of an engine; pass engine = 'local' or 'ray' as well")
+        if name in given and not apart:
+            raise InputError(f"{name} = {given[name]!r}: prefill and decode replicas meet: they run in one process")
+    if "engine" in given:
+        from kvrm_analysis.shards import check_shards
+
+        check_shards(given.get("router", DEFAULT_ROUTER))
+
+
+def run_replicas(trace: Trace, config: ReplicaConfig, options: Mapping[str, Any], **how: Any) -> RunResult:
+    """Run one replica, a cluster (with ``engine``: its replicas apart), or split prefill from decode, as the options
+    (checked) say. ``how``: as of ``engine.run``; ``driver`` only for one replica.
     """
     given = {name: value for name, value in options.items() if value is not None}
     if is_one_replica(given):
@@ -131,6 +149,13 @@ def run_replicas(trace: Trace, config: ReplicaConfig, options: Mapping[str, Any]
     from kvrm_sim.split import run_split
 
     how.pop("driver", None)
+    if "engine" in given:
+        from kvrm_analysis.engines import make_engine
+        from kvrm_analysis.shards import run_sharded
+
+        chosen, workers, address = (given.pop(name, None) for name in OF_AN_ENGINE)
+        with make_engine(chosen, workers=workers, address=address) if isinstance(chosen, str) else chosen as engine:
+            return run_sharded(trace, config, replicas=given.pop("cluster"), engine=engine, **given, **how)
     if "cluster" in given:
         return run_cluster(trace, config, replicas=given.pop("cluster"), **given, **how)
     return run_split(trace, config, **given, **how)

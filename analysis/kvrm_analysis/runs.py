@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import tomllib
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
 
 from kvrm_sim.errors import InputError
+from kvrm_sim.records import load_run
 
 
 class RunLike(Protocol):
@@ -24,6 +29,97 @@ class RunLike(Protocol):
     @property
     def requests(self) -> pa.Table | None:
         """The columns of requests.parquet; None when they were not kept."""
+
+
+@dataclass(frozen=True)
+class NamedRun:
+    """A run under the name that figures and tables give it; itself a RunLike. ``folder``: None where it has none."""
+
+    name: str
+    run: RunLike
+    folder: Path | None = None
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The RUN object (DESIGN section 7)."""
+        return self.run.summary
+
+    @property
+    def steps(self) -> pa.Table:
+        """The columns of steps.parquet."""
+        return self.run.steps
+
+    @property
+    def requests(self) -> pa.Table | None:
+        """The columns of requests.parquet; None when they were not kept."""
+        return self.run.requests
+
+    @property
+    def pool(self) -> pa.Table | None:
+        """The columns of pool.parquet; None when they were not kept."""
+        return getattr(self.run, "pool", None)
+
+    def document(self) -> dict[str, Any]:
+        """run.toml: the configuration, [trace] and [run]. Raises InputError where there is none."""
+        if self.folder is None:
+            raise InputError(f"run {self.name!r} was not written to a folder, so it has no run.toml")
+        return run_document(self.folder)
+
+
+def run_document(folder: Path) -> dict[str, Any]:
+    """run.toml of a run's folder, as TOML gives it. Raises InputError when it is not there or is no TOML."""
+    path = folder / "run.toml"
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise InputError(f"{path}: not TOML: {error}") from error
+
+
+def open_runs(sources: Iterable[str | Path | RunLike], names: Sequence[str] | None = None) -> list[NamedRun]:
+    """Runs from folders (of one run, or that hold the folders of several) and from memory, each with a distinct name.
+
+    ``names``: as many as there are runs; without, a run is called by its policy, with what tells it from the others.
+    Raises InputError for a folder that is no run's, for no run at all, and for names that are not distinct.
+    """
+    found: list[tuple[RunLike, Path | None]] = []
+    for source in sources:
+        if isinstance(source, (str, Path)):
+            found += [(load_run(folder), folder) for folder in _run_folders(Path(source))]
+        else:
+            found.append((source, getattr(source, "folder", None)))
+    chosen = _names(found, names)
+    return [NamedRun(name, run, folder) for name, (run, folder) in zip(chosen, found, strict=True)]
+
+
+def _run_folders(folder: Path) -> list[Path]:
+    """The folder itself, or those of the runs in it: of a comparison in the order of its summary, else by name."""
+    inside = sorted(path.parent for path in folder.glob("*/summary.json"))
+    try:
+        document = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        count = len(document["runs"])
+    except FileNotFoundError:
+        return inside or [folder]  # load_run says what is wrong with it
+    except (OSError, ValueError, KeyError, TypeError):
+        return [folder]
+    if count < 2 and not inside:
+        return [folder]
+    policies = [str(run["policy"]) for run in document["runs"]]
+    return sorted(inside, key=lambda path: next((at for at, name in enumerate(policies) if name == path.name), count))
+
+
+def _names(found: Sequence[tuple[RunLike, Path | None]], names: Sequence[str] | None) -> list[str]:
+    summary = summaries(run for run, _ in found)
+    if names:
+        if len(names) != len(found) or len(set(names)) < len(names):
+            raise InputError(f"names {', '.join(names)}: should be {len(found)} distinct names, one a run")
+        return list(names)
+    by_policy = [str(run["policy"]) for run in summary]
+    folders = [folder.name if folder is not None else "" for _, folder in found]
+    if len(set(by_policy)) < len(by_policy) and len(set(folders)) == len(folders):
+        return folders
+    return labels(summary)
 
 
 def summaries(runs: Iterable[RunLike]) -> list[dict[str, Any]]:

@@ -45,8 +45,11 @@ class Scene:
         return f"{seconds / 60:.0f} min" if self.unit == "min" else f"{seconds:.3g} s"
 
 
-def scene_of(runs: Sequence[RunLike]) -> Scene:
-    """Put runs of one trace on one axis: from the first arrival to the last end, or 1.5 arrival spans."""
+def scene_of(runs: Sequence[RunLike], names: Sequence[str] | None = None) -> Scene:
+    """Put runs of one trace on one axis: from the first arrival to the last end, or 1.5 arrival spans.
+
+    ``names``: what to call the runs; without, ``runs.labels``.
+    """
     found = summaries(runs)
     span_s = max(float(run["trace"]["span_s"]) for run in found)
     ends_s = [float(numbers(run.steps, "end_ns").max(initial=0.0)) / 1e9 for run in runs]
@@ -55,7 +58,7 @@ def scene_of(runs: Sequence[RunLike]) -> Scene:
     whole = max(range(len(runs)), key=lambda at: int(found[at]["counts"]["injected"]))
     arrivals = arrivals_per_bin(runs[whole], grid)
     span_bins = min(grid.count, int(np.ceil(span_s / grid.width_s)))
-    return Scene(runs, found, labels(found), ends_s, grid, arrivals, bursts(arrivals, span_bins))
+    return Scene(runs, found, list(names or labels(found)), ends_s, grid, arrivals, bursts(arrivals, span_bins))
 
 
 def title(scene: Scene) -> str:

@@ -50,9 +50,9 @@ class Grid:
         return np.clip((times_ns / 1e9 / self.width_s).astype(np.int64), 0, self.count - 1)
 
 
-def grid_of(end_s: float) -> Grid:
-    """A grid over [0, end]: bins of 1, 2 or 5 times a power of ten seconds, at most ``BINS`` of them."""
-    least = end_s / BINS
+def grid_of(end_s: float, bins: int = BINS) -> Grid:
+    """A grid over [0, end]: bins of 1, 2 or 5 times a power of ten seconds, at most ``bins`` of them."""
+    least = end_s / bins
     power = 10.0 ** np.floor(np.log10(least))
     width = next(step * power for step in (1, 2, 5, 10) if step * power >= least * (1 - 1e-9))
     return Grid(float(width), max(1, int(np.ceil(end_s / width))))
@@ -106,6 +106,12 @@ def mean_per_bin(steps: pa.Table, grid: Grid, column: str) -> Floats:
     records = np.bincount(at, minlength=cells)
     means = np.divide(total, records, out=np.zeros(cells), where=records > 0)
     return np.asarray(means.reshape(-1, grid.count).sum(axis=0), np.float64)
+
+
+def sum_per_bin(steps: pa.Table, grid: Grid, column: str) -> Floats:
+    """Sum of a column (tokens, steps, nanoseconds of a part) over the records of each bin, of all replicas."""
+    at = grid.bin_of(integers(steps, "end_ns"))
+    return np.asarray(np.bincount(at, numbers(steps, column), minlength=grid.count), np.float64)
 
 
 def arrivals_per_bin(run: RunLike, grid: Grid) -> Floats:

@@ -83,15 +83,18 @@ class RunSettings(Table):
     prefill: PrefillMode | None = None
 
 
-#: What a section's name alone sets.
-NAMED = {"trace": "trace.source", "policy": "policy", "model": "model", "hardware": "hardware"}
+#: Other names of keys: a section alone names the thing, and so does ``preset`` in its table.
+ALIASES = {
+    "trace": "trace.source",
+    **{f"{section}.preset": section for section in ("policy", "model", "hardware")},
+}
 _SECTIONS: dict[str, type[Table]] = {
     "trace": TraceOptions,
     "policy": Policy,
     "model": ModelSpec,
     "hardware": HardwareProfile,
 }
-#: Fields that are the replica's own parts, or that a name sets.
+#: Fields that are the replica's own parts: sections.
 _NOT_KEYS = ("model", "hardware", "policy")
 
 
@@ -166,7 +169,7 @@ def _number(adapter: TypeAdapter[Any]) -> Literal["int", "float"] | None:
 def checked_key(name: str) -> Key:
     """The key of that name (``trace`` stands for ``trace.source``). Raises ConfigError with the nearest known one."""
     keys = known_keys()
-    name = NAMED.get(name, name)
+    name = ALIASES.get(name, name)
     if name in keys:
         return keys[name]
     section, dot, _ = name.partition(".")
@@ -175,9 +178,10 @@ def checked_key(name: str) -> Key:
         hint = guess(name, inside) or _same_ending(name, inside)
     else:
         hint = guess(name, keys) or _same_ending(name, keys)
-    sections = ", ".join(f"{name}.KEY" for name in _SECTIONS)
-    alone = ", ".join(key for key in keys if "." not in key)
-    raise ConfigError(f"{name}: unknown key{hint} (keys: {sections}, {alone})", name)
+    if not hint:
+        sections = ", ".join(f"{section}.KEY" for section in _SECTIONS)
+        hint = f"; there are {sections}, {', '.join(key for key in keys if '.' not in key)}"
+    raise ConfigError(f"{name}: unknown key{hint}", name)
 
 
 def _same_ending(name: str, known: Any) -> str:
@@ -205,7 +209,7 @@ def flattened(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in values.items():
         dotted = f"{prefix}{name}"
-        if isinstance(value, Mapping) and dotted not in known_keys():
+        if isinstance(value, Mapping) and (dotted in _SECTIONS or dotted not in known_keys()):
             found |= flattened(value, f"{dotted}.")
         else:
             found[dotted] = value

@@ -73,14 +73,6 @@ class Slo:
         values = ((term, term.figure.value(run)) for term in self.terms)
         return tuple(term for term, value in values if value is None or not term.met(value))
 
-    def excess(self, run: Mapping[str, Any]) -> float:
-        """The sum of the shares by which bounds are missed: 0 where all hold; a figure that does not exist counts 1."""
-        total = 0.0
-        for term in self.terms:
-            value = term.figure.value(run)
-            total += 1.0 if value is None else max(0.0, term.excess(value))
-        return total
-
 
 def parse_slo(texts: str | Sequence[str], where: str = "slo") -> Slo:
     """Terms such as ``itl_p99 <= 50ms``, several a text joined by ``and`` or a comma. Raises InputError."""

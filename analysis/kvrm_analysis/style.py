@@ -14,6 +14,8 @@ from matplotlib.figure import Figure
 
 #: Black, blue, vermillion, green, orange, purple, sky blue. Their yellow is too pale for lines on white.
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9")
+#: The same hues for lines on a dark page (a report), in the same order.
+DARK_COLOURS = ("#F2F2F2", "#4AA8E8", "#FF8A4C", "#2CC295", "#F0B93A", "#E59BC6", "#9BD7F5")
 DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1.2)))
 
 INK = "#222222"
@@ -49,6 +51,14 @@ RC: dict[str, Any] = {
     "lines.solid_joinstyle": "round",
     "savefig.dpi": 200,
     "svg.hashsalt": "kvrm",
+    "pdf.fonttype": 42,  # letters stay letters: they can be searched and edited
+}
+
+#: Formats of figures, each with what would differ from time to time left out of its metadata.
+FORMATS: dict[str, dict[str, Any]] = {
+    "png": {"Software": None},
+    "svg": {"Date": None, "Creator": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
 
 
@@ -69,6 +79,11 @@ def dash(index: int) -> Any:
 
 def save(figure: Figure, path: Path) -> None:
     """Write PNG and SVG beside each other, whatever ``path`` ends in; the same figure gives the same bytes."""
+    for name in ("png", "svg"):
+        save_as(figure, path.with_suffix(f".{name}"))
+
+
+def save_as(figure: Figure, path: Path) -> None:
+    """Write one file in the format of its suffix (one of ``FORMATS``); the same figure gives the same bytes."""
     with look():
-        figure.savefig(path.with_suffix(".png"), metadata={"Software": None})
-        figure.savefig(path.with_suffix(".svg"), metadata={"Date": None, "Creator": None})
+        figure.savefig(path, metadata=FORMATS[path.suffix.removeprefix(".")])

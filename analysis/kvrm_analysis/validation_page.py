@@ -59,7 +59,7 @@ def draw_validation(report: Mapping[str, Any], steps: pa.Table | None) -> Figure
         if steps is None:
             no_records(times, "Whole steps")
         else:
-            draw_times(times, _times(steps, list(report["policies"])))
+            draw_times(times, times_of(steps, list(report["policies"])))
         draw(page, report["policies"], top_of_loads)
         page.text(0.1, top_of_caption, "\n".join(lines), fontsize=7.5)
     return page.figure
@@ -69,7 +69,7 @@ def _draw_several(page: Page, policies: Mapping[str, Any], top_of_loads: float) 
     """A bar and a colour a policy; the closed loop's figures in a panel each."""
     height = BAR_INCHES * len(policies)
     wide = WIDTH_INCHES - RIGHT - 0.15
-    draw_accuracy(page.axes(RIGHT, 0.62, wide, height), "Whole steps, by policy", _accuracies(policies), 1.85)
+    draw_accuracy(page.axes(RIGHT, 0.62, wide, height), "Whole steps, by policy", accuracies_of(policies), 1.85)
     _draw_parts(page.axes(RIGHT, 1.42 + height, wide, 1.2), policies)
     left = LEFT
     for name, title in FIGURES.items():
@@ -86,7 +86,7 @@ def _draw_one(page: Page, policies: Mapping[str, Any], top_of_loads: float) -> N
     """Parts with their figures beside them; the closed loop in one panel, a line a figure and a colour a load."""
     ((name, found),) = policies.items()
     wide = WIDTH_INCHES - RIGHT - 0.15
-    (whole,) = _accuracies(policies)
+    (whole,) = accuracies_of(policies)
     repeats = "" if whole.spread is None else f", repeats {100 * whole.spread:.1f}%"
     page.text(RIGHT, 0.42, f"{name}: steps are {100 * whole.error:.1f}% off {whole.note}{repeats}", fontsize=8.5)
     axes = page.axes(RIGHT, 0.92, wide, 2.9)
@@ -127,7 +127,8 @@ def caption(report: Mapping[str, Any]) -> str:
     return " ".join(parts)
 
 
-def _times(steps: pa.Table, policies: Sequence[str]) -> list[Times]:
+def times_of(steps: pa.Table, policies: Sequence[str]) -> list[Times]:
+    """Measured and predicted times of every step of a validation, policy by policy."""
     frame = steps.to_pandas()
     return [
         Times(
@@ -141,7 +142,8 @@ def _times(steps: pa.Table, policies: Sequence[str]) -> list[Times]:
     ]
 
 
-def _accuracies(policies: Mapping[str, Any]) -> list[Accuracy]:
+def accuracies_of(policies: Mapping[str, Any]) -> list[Accuracy]:
+    """How far the steps of each policy of a report are off."""
     return [
         Accuracy(
             name=policy,

@@ -14,13 +14,20 @@ from kvrm.api import (
 )
 from kvrm.capacities import Capacities, capacity
 from kvrm.device import Validation, calibrate, calibrate_from_steps, validate
+from kvrm.looking import diff, explain
+from kvrm.plotting import Plots, plot, plot_kinds
+from kvrm.reporting import report, timeline
 from kvrm.results import Comparison, Replay
+from kvrm.sensitivities import sensitivity
+from kvrm.sweeps import sweep, sweep_dry_run
 from kvrm.traces import convert_trace, fetch_trace, fit_trace, inspect_trace, merge_traces, open_trace
+from kvrm.tunes import tune
 
 __all__ = [
     "Capacities",
     "ClusterOptions",
     "Comparison",
+    "Plots",
     "Replay",
     "ReplicaOptions",
     "Validation",
@@ -30,13 +37,23 @@ __all__ = [
     "catalogue",
     "compare",
     "convert_trace",
+    "diff",
+    "explain",
     "fetch_trace",
     "fit_trace",
     "inspect_trace",
     "merge_traces",
     "open_trace",
     "plan",
+    "plot",
+    "plot_kinds",
     "replay",
+    "report",
+    "sensitivity",
+    "sweep",
+    "sweep_dry_run",
+    "timeline",
+    "tune",
     "validate",
 ]
 

@@ -25,6 +25,7 @@ from kvrm_analysis.replicas import check_cluster, replica_config, run_replicas
 
 if TYPE_CHECKING:
     from kvrm.plugins import PartSource
+    from kvrm_analysis.engines import Engine
     from kvrm_sim.config import ReplicaConfig
     from kvrm_sim.engine import RunResult
     from kvrm_sim.hardware import HardwareProfile
@@ -59,6 +60,13 @@ class ClusterOptions(TypedDict, total=False):
     router: str | None
     #: Of router ``prefix-aware``: blocks held that weigh as much as one block to be prefilled. Default 1.
     prefix_weight: float | None
+    #: Run the replicas of ``cluster`` apart, over processes, with a router that does not look at them: ``local`` or
+    #: ``ray``, or an engine that is open (kvrm_analysis.engines). The result is the same.
+    engine: Literal["local", "ray"] | Engine | None
+    #: Processes of the engine; default one a core.
+    workers: int | None
+    #: Of an existing Ray cluster; default one on this machine.
+    address: str | None
 
 
 class ReplicaOptions(TypedDict, total=False):

@@ -12,7 +12,7 @@ from kvrm import api
 from kvrm.clusters import split_options
 from kvrm.folders import staged
 from kvrm.presets import plugged
-from kvrm_analysis.replicas import check_cluster, is_one_replica
+from kvrm_analysis.replicas import check_cluster, is_one_replica, replica_config, run_replicas
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from kvrm.plugins import PartSource
     from kvrm_analysis.capacity import Capacity, Effort
     from kvrm_analysis.slo import Slo
+    from kvrm_sim.config import ReplicaConfig
     from kvrm_sim.policy import Policy
     from kvrm_traces import Trace
 
@@ -126,6 +127,7 @@ def capacity(
     *,
     slo: str | Sequence[str],
     find: Find = "rate",
+    offered_per_s: float | None = None,
     repeats: int | None = None,
     share: float = 0.5,
     confidence: float = 0.95,
@@ -141,33 +143,44 @@ def capacity(
     """The highest rate (``find="rate"``), or the fewest replicas for its own (``"replicas"``), that meets ``slo``.
 
     ``trace``: a file, a built-in trace, an opened trace, or a function that opens it with a seed. ``slo``: such as
-    ``"itl_p99 <= 50ms"``. ``repeats``: realisations (default 6); of a built-in trace with seeds from ``seed`` on, of a
-    file by resampling, 1 for the trace alone. ``share`` of them meets the objective at the capacity, whose interval
-    has ``confidence``. ``tolerance``: relative width of the bisection; ``guard``: runs in a row that have to agree
-    beyond it. With ``out``: a folder with summary.json and the figure capacity.png and .svg.
+    ``"itl_p99 <= 50ms"``. ``offered_per_s``: the rate that replicas are to serve (default: the trace's own).
+    ``repeats``: realisations (default 6); of a built-in trace with seeds from ``seed`` on, of a file by resampling, 1
+    for the trace alone. ``share`` of them meets the objective at the capacity, whose interval has ``confidence``.
+    ``tolerance``: relative width of the bisection; ``guard``: runs in a row that have to agree beyond it. With ``out``:
+    a folder with summary.json and the figure capacity.png and .svg.
 
     Raises InputError, and the errors of :func:`kvrm.replay`.
     """
     from kvrm_analysis.capacity import Effort, realisations
     from kvrm_analysis.slo import parse_slo
+    from kvrm_sim.memory import plan_memory
     from kvrm_traces.errors import InputError
 
+    if not policies:
+        raise InputError("no policy was named: `kvrm list policies` shows them")
     if find not in ("rate", "replicas"):
         raise InputError(f"find = {find!r}: should be 'rate' or 'replicas'")
+    if find == "rate" and offered_per_s is not None:
+        raise InputError(f"offered_per_s = {offered_per_s!r}: the rate is what is searched for; leave it out")
     objective = parse_slo(slo)
     effort = Effort(share=share, confidence=confidence, tolerance=tolerance, guard=guard)
     with plugged(plugins):
-        cluster, _ = split_options(options)
+        cluster, replica = split_options(options)
         if find == "replicas" and not is_one_replica(cluster):
             raise InputError("find = 'replicas' chooses their number: leave cluster and the split out")
-        if is_one_replica(cluster) and find == "rate":
-            check_cluster(cluster, "span")
-        for policy in policies:
-            api.plan(policy, **split_options(options)[1])
+        configs = [replica_config(policy, replica) for policy in policies]
+        for config in configs:
+            plan_memory(config)  # raises when it does not fit: before any work
+        if find == "rate":
+            check_cluster(cluster, "span", None, configs)
         traces, what = realisations(_opener(trace), seed=options.get("seed", 0), repeats=repeats)
-        search = _Search(objective, effort, find, traces, options, progress, most_replicas)
-        found = tuple(search.of(policy) for policy in policies)
-        result = search.result(found, what)
+        if find == "replicas":
+            offered_per_s = offered_per_s or traces[0].info.rate_per_s
+            if offered_per_s is not None:  # None: all at one instant, which is as it is
+                traces = tuple(each.at_rate(offered_per_s) for each in traces)
+        search = _Search(objective, effort, find, traces, cluster, progress, most_replicas)
+        found = tuple(search.of(config) for config in configs)
+        result = search.result(found, what, offered_per_s)
     return result if out is None else _written(result, Path(out), force)
 
 
@@ -180,28 +193,28 @@ class _Search:
         effort: Effort,
         find: Find,
         traces: tuple[Trace, ...],
-        options: Mapping[str, Any],
+        cluster: Mapping[str, Any],
         progress: api.Progress | None,
         most_replicas: int,
     ) -> None:
         self._slo, self._effort, self._find, self._traces = slo, effort, find, traces
-        self._options, self._progress, self._most = options, progress, most_replicas
+        self._cluster, self._progress, self._most = cluster, progress, most_replicas
         self._last: dict[str, Any] = {}
         self._warnings: dict[str, str] = {}
 
-    def of(self, policy: str | Path | Policy) -> Capacity:
+    def of(self, config: ReplicaConfig) -> Capacity:
         from kvrm_analysis.capacity import fewest_replicas, rate_capacity
 
-        name = policy if isinstance(policy, str) else getattr(policy, "name", str(policy))
+        name = config.policy.name
 
         def advance(done: float) -> None:
             if self._progress is not None:
                 self._progress(name, done)
 
         def run(trace: Trace, cluster: int | None = None) -> dict[str, Any]:
-            extra = {} if cluster is None else {"cluster": cluster}
-            options: Any = {**self._options, **extra}
-            self._last = api.replay(trace, policy, keep=False, **options).summary
+            of_cluster = self._cluster if cluster is None else {**self._cluster, "cluster": cluster}
+            check_cluster(of_cluster, "span", trace, (config,))
+            self._last = run_replicas(trace, config, of_cluster, keep=False).summary
             for line in self._last["warnings"]:
                 if (kind := line.partition(":")[0]) in _PASSED_ON:
                     self._warnings.setdefault(kind, line)
@@ -211,7 +224,7 @@ class _Search:
             return rate_capacity(name, self._traces, run, self._slo, self._effort, advance)
         return fewest_replicas(name, self._traces, run, self._slo, self._effort, most=self._most, progress=advance)
 
-    def result(self, found: tuple[Capacity, ...], what: str) -> Capacities:
+    def result(self, found: tuple[Capacity, ...], what: str, offered_per_s: float | None) -> Capacities:
         return Capacities(
             found=found,
             find=self._find,
@@ -222,7 +235,7 @@ class _Search:
             hardware=self._last["hardware"],
             calibrated=self._last["calibrated"],
             realisations=what,
-            offered_per_s=self._traces[0].info.rate_per_s if self._find == "replicas" else None,
+            offered_per_s=offered_per_s,
             gpus_per_replica=self._last["tensor_parallel"],
             warnings=tuple(self._warnings.values()),
         )

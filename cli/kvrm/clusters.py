@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from kvrm_analysis.replicas import OF_A_CLUSTER
+from kvrm_analysis.replicas import OF_A_CLUSTER, OF_AN_ENGINE
 
 if TYPE_CHECKING:
     from kvrm.api import ClusterOptions, ReplicaOptions, RunOptions
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def split_options(options: RunOptions) -> tuple[ClusterOptions, ReplicaOptions]:
     """The options of the cluster, and those of each replica."""
     given: dict[str, Any] = dict(options)
-    cluster = {name: given.pop(name) for name in OF_A_CLUSTER if name in given}
+    cluster = {name: given.pop(name) for name in (*OF_A_CLUSTER, *OF_AN_ENGINE) if name in given}
     return cast("ClusterOptions", cluster), cast("ReplicaOptions", given)
 
 

@@ -15,7 +15,8 @@ from typing import Annotated, Any, Literal, get_type_hints
 import typer
 
 
-def _option(*names: str, text: str, metavar: str | None = None) -> Any:
+def option(*names: str, text: str, metavar: str | None = None) -> Any:
+    """An option of these names; its help says what it defaults to, if that is of interest."""
     return typer.Option(*names, help=text, metavar=metavar, show_default=False)
 
 
@@ -23,35 +24,35 @@ def _option(*names: str, text: str, metavar: str | None = None) -> Any:
 class Reading:
     """How a trace is read."""
 
-    format: Annotated[str | None, _option("--format", text="Format of the file; detected when left out.")] = None
-    unit: Annotated[str | None, _option("--unit", text="Unit of the arrivals: s, ms, us, ns or datetime.")] = None
+    format: Annotated[str | None, option("--format", text="Format of the file; detected when left out.")] = None
+    unit: Annotated[str | None, option("--unit", text="Unit of the arrivals: s, ms, us, ns or datetime.")] = None
     column: Annotated[
         list[str] | None,
-        _option("--column", metavar="OURS=THEIRS", text="Name of a column, e.g. arrival=when. Repeatable."),
+        option("--column", metavar="OURS=THEIRS", text="Name of a column, e.g. arrival=when. Repeatable."),
     ] = None
-    strict: Annotated[bool, _option("--strict", text="Refuse the trace when any row would be rejected.")] = False
+    strict: Annotated[bool, option("--strict", text="Refuse the trace when any row would be rejected.")] = False
     missing_timestamp: Annotated[
         Literal["refuse", "zero"] | None,
-        _option("--missing-timestamp", text="A row without an arrival: refuse the trace (default) or read it as 0."),
+        option("--missing-timestamp", text="A row without an arrival: refuse the trace (default) or read it as 0."),
     ] = None
     arrivals: Annotated[
         str | None,
-        _option(
+        option(
             "--arrivals",
             metavar="PROCESS",
             text="Arrivals of a file that has none: poisson:RATE or gamma:RATE:CV, RATE in requests/s.",
         ),
     ] = None
     hash_block_tokens: Annotated[
-        int | None, _option("--hash-block-tokens", text="Tokens in a block of the prefix hashes.")
+        int | None, option("--hash-block-tokens", text="Tokens in a block of the prefix hashes.")
     ] = None
     hash_tolerance_blocks: Annotated[
         int | None,
-        _option("--hash-tolerance-blocks", text="Keep rows whose hashes are off by so many blocks (default 0)."),
+        option("--hash-tolerance-blocks", text="Keep rows whose hashes are off by so many blocks (default 0)."),
     ] = None
     spread_ties: Annotated[
         str | None,
-        _option(
+        option(
             "--spread-ties",
             metavar="SECONDS|tick",
             text="Move requests with the same stamp apart, within so many seconds or one tick of the trace's clock.",
@@ -59,7 +60,7 @@ class Reading:
     ] = None
     jitter: Annotated[
         str | None,
-        _option(
+        option(
             "--jitter",
             metavar="SECONDS|tick",
             text="Move every request later, within so many seconds or one tick of a clock that cut fractions off.",
@@ -67,12 +68,12 @@ class Reading:
     ] = None
     merge: Annotated[
         list[str] | None,
-        _option("--merge", metavar="TRACE", text="Another trace, read the same way, beside the first. Repeatable."),
+        option("--merge", metavar="TRACE", text="Another trace, read the same way, beside the first. Repeatable."),
     ] = None
-    rows: Annotated[int | None, _option("--rows", text="Length of a built-in trace, in requests.")] = None
+    rows: Annotated[int | None, option("--rows", text="Length of a built-in trace, in requests.")] = None
     seed: Annotated[
         int,
-        _option(
+        option(
             "--seed", text="Seed of a built-in trace, drawn arrivals, spread ties, jitter and a sample (default 0)."
         ),
     ] = 0
@@ -88,40 +89,38 @@ class Load:
 
     window: Annotated[
         str | None,
-        _option("--window", metavar="START:END", text="Seconds of the trace to keep; either side may be empty."),
+        option("--window", metavar="START:END", text="Seconds of the trace to keep; either side may be empty."),
     ] = None
     idle_cap: Annotated[
         float | None,
-        _option(
-            "--idle-cap", metavar="SECONDS", text="Shorten longer gaps to so many seconds of the trace's own time."
-        ),
+        option("--idle-cap", metavar="SECONDS", text="Shorten longer gaps to so many seconds of the trace's own time."),
     ] = None
     sample: Annotated[
         float | None,
-        _option("--sample", metavar="SHARE", text="Keep each request with this probability (seeded thinning)."),
+        option("--sample", metavar="SHARE", text="Keep each request with this probability (seeded thinning)."),
     ] = None
-    limit: Annotated[int | None, _option("--limit", text="Keep the first N requests.")] = None
+    limit: Annotated[int | None, option("--limit", text="Keep the first N requests.")] = None
     replicas: Annotated[
         int | None,
-        _option("--replicas", text="ONE replica's share of N: only every N-th request is replayed (all N: --cluster)."),
+        option("--replicas", text="ONE replica's share of N: only every N-th request is replayed (all N: --cluster)."),
     ] = None
     speedup: Annotated[
         float | None,
-        _option("--speedup", text="Divide every gap between arrivals: 2 doubles the offered rate, 0.5 halves it."),
+        option("--speedup", text="Divide every gap between arrivals: 2 doubles the offered rate, 0.5 halves it."),
     ] = None
     time_stretch: Annotated[
-        float | None, _option("--time-stretch", text="Multiply every gap between arrivals: 2 halves the offered rate.")
+        float | None, option("--time-stretch", text="Multiply every gap between arrivals: 2 halves the offered rate.")
     ] = None
     rate: Annotated[
         float | None,
-        _option("--rate", text="Scale the gaps between arrivals so that so many requests/s are offered on average."),
+        option("--rate", text="Scale the gaps between arrivals so that so many requests/s are offered on average."),
     ] = None
 
 
 #: Every command that may meet a user's part takes it.
 PluginOption = Annotated[
     list[str] | None,
-    _option("--plugin", metavar="FILE.py", text="Policy parts of your own in Python (docs/plugins.md). Repeatable."),
+    option("--plugin", metavar="FILE.py", text="Policy parts of your own in Python (docs/plugins.md). Repeatable."),
 ]
 
 
@@ -130,32 +129,32 @@ class Replica:
     """The engine that serves the trace."""
 
     model: Annotated[
-        str, _option("--model", text="A name of `kvrm list models` or a TOML file (default llama-3-8b).")
+        str, option("--model", text="A name of `kvrm list models` or a TOML file (default llama-3-8b).")
     ] = "llama-3-8b"
     hardware: Annotated[
-        str, _option("--hardware", text="A name of `kvrm list hardware` or a TOML file (default a100-80gb-sxm).")
+        str, option("--hardware", text="A name of `kvrm list hardware` or a TOML file (default a100-80gb-sxm).")
     ] = "a100-80gb-sxm"
-    tp: Annotated[int | None, _option("--tp", text="Tensor-parallel degree (default 1).")] = None
+    tp: Annotated[int | None, option("--tp", text="Tensor-parallel degree (default 1).")] = None
     memory_utilisation: Annotated[
-        float | None, _option("--memory-utilisation", text="Share of the device memory to use (default 0.9).")
+        float | None, option("--memory-utilisation", text="Share of the device memory to use (default 0.9).")
     ] = None
     max_context: Annotated[
-        int | None, _option("--max-context", text="Context limit in tokens, at most the model's own.")
+        int | None, option("--max-context", text="Context limit in tokens, at most the model's own.")
     ] = None
     over_limit: Annotated[
         Literal["reject", "truncate", "error"] | None,
-        _option("--over-limit", text="A request beyond the context limit (default reject)."),
+        option("--over-limit", text="A request beyond the context limit (default reject)."),
     ] = None
     pool_blocks: Annotated[
-        int | None, _option("--pool-blocks", text="Size of the KV pool in blocks, instead of what the memory allows.")
+        int | None, option("--pool-blocks", text="Size of the KV pool in blocks, instead of what the memory allows.")
     ] = None
     prefill: Annotated[
         Literal["none", "chunked", "separate"] | None,
-        _option("--prefill", text="How prompts are computed, in every policy (default: as each policy says)."),
+        option("--prefill", text="How prompts are computed, in every policy (default: as each policy says)."),
     ] = None
     assign: Annotated[
         list[str] | None,
-        _option(
+        option(
             "--set",
             metavar="PART.KEY=VALUE",
             text="Override a key of every policy, in TOML; PART.KEY= unsets it, so its default applies. Repeatable.",
@@ -170,13 +169,13 @@ class Cluster:
 
     cluster: Annotated[
         int | None,
-        _option(
+        option(
             "--cluster", metavar="N", text="Simulate N replicas that share the whole trace (one share: --replicas)."
         ),
     ] = None
     prefill_replicas: Annotated[
         int | None,
-        _option(
+        option(
             "--prefill-replicas",
             metavar="P",
             text="With --decode-replicas: P replicas compute prompts, D others decode.",
@@ -184,18 +183,26 @@ class Cluster:
     ] = None
     decode_replicas: Annotated[
         int | None,
-        _option("--decode-replicas", metavar="D", text="Replicas that decode what the prefill replicas hand over."),
+        option("--decode-replicas", metavar="D", text="Replicas that decode what the prefill replicas hand over."),
     ] = None
     router: Annotated[
         str | None,
-        _option("--router", text="How replicas share requests: a name of `kvrm list routers` (default round-robin)."),
+        option("--router", text="How replicas share requests: a name of `kvrm list routers` (default round-robin)."),
     ] = None
     prefix_weight: Annotated[
         float | None,
-        _option(
+        option(
             "--prefix-weight",
             text="Router prefix-aware: blocks held that weigh as much as one block to be prefilled (default 1).",
         ),
+    ] = None
+    engine: Annotated[
+        Literal["local", "ray"] | None,
+        option("--engine", text="With --cluster: run the replicas apart, over processes or Ray (router round-robin)."),
+    ] = None
+    workers: Annotated[int | None, option("--workers", text="Processes of the engine (default: one a core).")] = None
+    address: Annotated[
+        str | None, option("--address", text="Of an existing Ray cluster (default: one on this machine).")
     ] = None
 
 
@@ -205,14 +212,14 @@ class Running:
 
     driver: Annotated[
         Literal["span", "events"],
-        _option("--driver", text="span: compiled (default). events: event by event in SimPy, the same result."),
+        option("--driver", text="span: compiled (default). events: event by event in SimPy, the same result."),
     ] = "span"
-    check: Annotated[bool, _option("--check", text="Check every invariant after every step (slower).")] = False
+    check: Annotated[bool, option("--check", text="Check every invariant after every step (slower).")] = False
     window_s: Annotated[
-        float | None, _option("--window-s", text="Seconds a record of steps.parquet covers; 0: one a step (default 1).")
+        float | None, option("--window-s", text="Seconds a record of steps.parquet covers; 0: one a step (default 1).")
     ] = None
     stop_at: Annotated[
-        float | None, _option("--stop-at", text="Stop at this second of simulated time; the rest counts as unfinished.")
+        float | None, option("--stop-at", text="Stop at this second of simulated time; the rest counts as unfinished.")
     ] = None
 
 
@@ -220,11 +227,11 @@ class Running:
 class Output:
     """Where results go."""
 
-    out: Annotated[str | None, _option("--out", "-o", text="Folder to write; refused when it exists.")] = None
-    force: Annotated[bool, _option("--force", text="Replace what an earlier run wrote there.")] = False
-    json: Annotated[bool, _option("--json", text="Print the machine-readable summary, alone.")] = False
+    out: Annotated[str | None, option("--out", "-o", text="Folder to write; refused when it exists.")] = None
+    force: Annotated[bool, option("--force", text="Replace what an earlier run wrote there.")] = False
+    json: Annotated[bool, option("--json", text="Print the machine-readable summary, alone.")] = False
     table: Annotated[
-        Literal["text", "md", "csv"], _option("--table", text="Form of the table: text (default), md or csv.")
+        Literal["text", "md", "csv"], option("--table", text="Form of the table: text (default), md or csv.")
     ] = "text"
 
 

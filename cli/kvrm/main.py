@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from kvrm.commands import capacity, device, listing, run, trace
+from kvrm import sensitivities, sweeps, tunes
+from kvrm.commands import capacity, device, difference, explanation, figures, listing, reports, run, trace
 from kvrm.console import complain, say
 from kvrm.flags import expanded
 
@@ -46,8 +47,16 @@ app = typer.Typer(
 app.command("replay")(expanded(run.replay))
 app.command("compare")(expanded(run.compare))
 app.command("capacity")(expanded(capacity.capacity))
+app.command("sweep")(sweeps.command)
+app.command("tune")(tunes.command)
+app.command("sensitivity")(sensitivities.command)
 app.command("calibrate")(device.calibrate)
 app.command("validate")(device.validate)
+app.command("plot")(expanded(figures.plot))
+app.command("diff")(difference.diff)
+app.command("explain")(explanation.explain)
+app.command("report")(reports.report)
+app.command("timeline")(expanded(reports.timeline))
 app.command("list")(listing.list_names)
 app.add_typer(trace.app, name="trace")
 

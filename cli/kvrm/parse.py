@@ -26,6 +26,14 @@ def window(text: str) -> tuple[float, float | None]:
     return first, None if last == math.inf else last
 
 
+def whole_range(text: str, option: str) -> tuple[int, int]:
+    """``FIRST:LAST``, whole numbers from 0 on, the last one included. Raises a usage error that shows the form."""
+    first, colon, last = text.partition(":")
+    if not colon or not first.strip().isdecimal() or not last.strip().isdecimal() or int(first) > int(last):
+        raise typer.BadParameter(f"{text!r} is not FIRST:LAST with 0 <= FIRST <= LAST, e.g. 0:255", param_hint=option)
+    return int(first), int(last)
+
+
 def tie_spread_s(text: str, option: str) -> float | None:
     """Seconds, or None for ``tick``: one step of the trace's own clock."""
     if text == "tick":
@@ -68,4 +76,19 @@ def columns(texts: Sequence[str]) -> dict[str, str]:
                 f"{text!r} is not OURS=THEIRS, e.g. prompt_tokens=input_len", param_hint="--column"
             )
         found[ours.strip()] = theirs
+    return found
+
+
+def seconds_by_metric(texts: Sequence[str]) -> dict[str, float]:
+    """``METRIC=SECONDS`` each. Raises a usage error that shows the form; which metrics there are, others check."""
+    found: dict[str, float] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        try:
+            bound = float(value)
+        except ValueError:
+            bound = math.nan
+        if not equals or not name.strip() or not 0 < bound < math.inf:
+            raise typer.BadParameter(f"{text!r} is not METRIC=SECONDS, e.g. ttft=2.5", param_hint="--slo")
+        found[name.strip()] = bound
     return found

@@ -81,6 +81,9 @@ def _refuse(policy: Policy) -> None:
         part, _, name = key.partition(".")
         if getattr(getattr(policy, part), name) == value:
             raise ConfigError(f"{key} = {value!r}: {why}", key, value)
+    if policy.transport.packed_tokens is not None:
+        why = "the device's staging has a row for each slot"
+        raise ConfigError(f"transport.packed_tokens: {why}", "transport.packed_tokens", policy.transport.packed_tokens)
     if policy.speculation is not None:
         why = "which drafts are accepted is drawn, and the device has no draft model whose tokens could be"
         raise ConfigError(f"speculation: {why}", "speculation", policy.speculation.draft_tokens)

@@ -1,10 +1,11 @@
 """From measured points to coefficients: non-negative least squares on some of the cells, the error on the others.
 
-Each equation is divided by the time of its step, so that relative errors are what is made small. Host and commit are
-fitted on their own times. So are attention and transport where they are timed apart; otherwise the device's work is
-one set of equations: a constant a launch, the tokens that attention reads, prefill pairs, matrix products, segments and
-blocks moved. What is fitted is what the simulator's cost.py multiplies, and predictions are made by that file itself
-(:func:`predicted_ns`).
+Each equation is divided by the time of its step, so that relative errors are what is made small; by the fitted time, in
+a few passes: divided by the measured one, equations that happened to be quick would weigh most, and every cost would
+come out too low. Host and commit are fitted on their own times. So are attention and transport where they are timed
+apart; otherwise the device's work is one set of equations: a constant a launch, the tokens that attention reads,
+prefill pairs, matrix products, segments and blocks moved. What is fitted is what the simulator's cost.py multiplies,
+and predictions are made by that file itself (:func:`predicted_ns`).
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from kvrm_sim.memory import MemoryPlan
 
 Floats = NDArray[np.float64]
 
+#: Passes of a fit, each weighted by what the pass before predicts.
+PASSES = 4
 #: Stands for a cost of 0, which no profile takes.
 LEAST_NS = 1.0
 HOST, COMMIT, TRANSPORT, ATTENTION, DENSE = (
@@ -58,15 +61,26 @@ class Linear:
 
 
 def fit_linear(columns: Mapping[str, Floats], y: Floats, weights: Floats | None = None) -> Linear:
-    """Non-negative least squares of relative errors. ``weights``: what an equation is divided by, if not by ``y``."""
-    scale = 1.0 / np.maximum(y if weights is None else weights, LEAST_NS)
+    """Non-negative least squares of relative errors. ``weights``: what an equation is divided by; by default what is
+    fitted, in PASSES from ``y``.
+    """
+    if weights is None:
+        fitted = _fit_weighted(columns, y, y)
+        for _ in range(PASSES - 1):
+            fitted = _fit_weighted(columns, y, fitted.predict(columns))
+    else:
+        fitted = _fit_weighted(columns, y, weights)
+    error = relative_error(fitted.predict(columns), y if weights is None else weights, y)
+    return Linear(fitted.coefficients, error)
+
+
+def _fit_weighted(columns: Mapping[str, Floats], y: Floats, weights: Floats) -> Linear:
+    scale = 1.0 / np.maximum(weights, LEAST_NS)
     names = list(columns)
     matrix = np.stack([columns[name] * scale for name in names], axis=1)
     norms = np.maximum(np.linalg.norm(matrix, axis=0), 1e-300)
     found, _ = nnls(matrix / norms, y * scale)
-    coefficients = dict(zip(names, (found / norms).tolist(), strict=True))
-    fitted = Linear(coefficients, 0.0)
-    return Linear(coefficients, relative_error(fitted.predict(columns), y if weights is None else weights, y))
+    return Linear(dict(zip(names, (found / norms).tolist(), strict=True)), 0.0)
 
 
 def relative_error(predicted: Floats, scale: Floats, measured: Floats) -> float:
@@ -102,26 +116,18 @@ def fit_steps(
     ``commit_byte_ns``, ``store_token_ns`` (an entry of all layers, into one place): measured alone.
     ``memory_bytes_per_s``: no faster can the weights be read.
     """
-    host = _fit_host(measured)
     commit_y = _stack(measured, lambda m: m.parts_ns[:, COMMIT] - commit_byte_ns * upload_bytes(m))
     decodes = _stack(measured, lambda m: m.column("decode_rows")) > 0
     commit_y = np.maximum(commit_y[decodes], LEAST_NS)
     commit = fit_linear({"call": np.ones_like(commit_y)}, commit_y)
+    committed = np.where(decodes, commit["call"], 0.0) + commit_byte_ns * _stack(measured, upload_bytes)
     stored = store_token_ns * _stack(measured, lambda m: _counted(m, stored_tokens))
-    y = _stack(measured, _device_ns) - stored
     whole = _stack(measured, lambda m: m.totals_ns[1])
-    best: tuple[float, Linear, float] | None = None
-    for hinge in HINGES_TOKENS:
-        columns = _device_columns(measured, hinge)
-        fitted = _fit_device(measured, columns, y, whole, stored)
-        if weights_bytes_per_s(measured[0].config.model, fitted["flop"], hinge) > memory_bytes_per_s:
-            continue
-        squares = float(np.mean(((fitted.predict(columns) - y) / whole) ** 2))
-        if best is None or squares < best[0]:
-            best = squares, fitted, hinge
-    if best is None:
-        raise ValueError(f"no fit in which weights are read at less than {memory_bytes_per_s:g} bytes/s")
-    return StepFit(host, commit, best[1], best[2])
+    host = fit_linear(_host_columns(measured), _stack(measured, lambda m: m.parts_ns[:, HOST]))
+    for _ in range(PASSES):
+        device, hinge, device_ns = _fit_device(measured, whole, stored, memory_bytes_per_s)
+        whole = host.predict(_host_columns(measured)) + committed + device_ns
+    return StepFit(host, commit, device, hinge)
 
 
 def weights_bytes_per_s(model: ModelSpec, flop_ns: float, hinge_tokens: float) -> float:
@@ -130,9 +136,32 @@ def weights_bytes_per_s(model: ModelSpec, flop_ns: float, hinge_tokens: float) -
 
 
 def _fit_device(
+    measured: Sequence[MeasuredSteps], whole: Floats, stored: Floats, memory_bytes_per_s: float
+) -> tuple[Linear, float, Floats]:
+    """The fit whose weights are read over the best of HINGES_TOKENS, that number, and what it predicts of all device
+    work. ``stored``: what storing entries took, which is within the attention part. Raises ValueError when each would
+    have the weights read faster than the memory can.
+    """
+    y = _stack(measured, _device_ns) - stored
+    best: tuple[float, Linear, float, Floats] | None = None
+    for hinge in HINGES_TOKENS:
+        columns = _device_columns(measured, hinge)
+        fitted = _fit_hinged(measured, columns, y, whole, stored)
+        if weights_bytes_per_s(measured[0].config.model, fitted["flop"], hinge) > memory_bytes_per_s:
+            continue
+        predicted = fitted.predict(columns)
+        squares = float(np.mean(((predicted - y) / whole) ** 2))
+        if best is None or squares < best[0]:
+            best = squares, fitted, hinge, predicted + stored
+    if best is None:
+        raise ValueError(f"no fit in which weights are read at less than {memory_bytes_per_s:g} bytes/s")
+    return best[1:]
+
+
+def _fit_hinged(
     measured: Sequence[MeasuredSteps], columns: Mapping[str, Floats], y: Floats, whole: Floats, stored: Floats
 ) -> Linear:
-    """``y``: all device work but what storing entries took (``stored``), which is within the attention part."""
+    """``y``: all device work but what storing entries took."""
     if not all(m.parts_known for m in measured):
         return fit_linear(columns, y, whole)
     found: dict[str, float] = {}
@@ -147,16 +176,14 @@ def _fit_device(
     return Linear(found, relative_error(together.predict(columns), whole, y))
 
 
-def _fit_host(measured: Sequence[MeasuredSteps]) -> Linear:
-    columns = {
+def _host_columns(measured: Sequence[MeasuredSteps]) -> dict[str, Floats]:
+    return {
         "step": _stack(measured, lambda m: np.ones(len(m.records))),
         "row": _stack(measured, lambda m: m.column("decode_rows")),
         "chunk": _stack(measured, lambda m: m.column("prefill_rows")),
         "block": _stack(measured, lambda m: m.column("blocks_taken") + m.column("blocks_freed")),
         "group": _stack(measured, lambda m: m.column("groups")),
     }
-    whole = _stack(measured, lambda m: m.totals_ns[1])
-    return fit_linear(columns, _stack(measured, lambda m: m.parts_ns[:, HOST]), whole)
 
 
 def _stack(measured: Sequence[MeasuredSteps], column: Callable[..., Floats]) -> Floats:

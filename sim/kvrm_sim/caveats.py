@@ -133,9 +133,12 @@ def _about_cost(run: Mapping[str, Any], scalars: Record, config: ReplicaConfig) 
     if scalars.off_ladder_steps:
         yield f"off_ladder: {int(scalars.off_ladder_steps):,} of {int(scalars.steps):,} steps had no captured shape"
     if scalars.over_capacity_steps:
+        transport = config.policy.transport
+        tokens = transport.packed_tokens
+        packed = "" if tokens is None else f"history than the {tokens:,} tokens of packed staging, or more "
         yield (
             f"over_capacity: {int(scalars.over_capacity_steps):,} of {int(scalars.steps):,} steps ran eager, with more "
-            f"transfer groups than the {config.policy.transport.group_capacities[-1]:,} captured"
+            f"{packed}transfer groups than the {transport.group_capacities[-1]:,} captured"
         )
 
 

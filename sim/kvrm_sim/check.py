@@ -181,12 +181,18 @@ def _check_transport(p: Record, s: Record, step: Record, rows: Records, table: I
         return TRANSPORT if step.groups != 0 or step.moved_blocks != 0 or step.segments != 0 else OK
     groups, moved, needed = 0, 0, 0
     if p.staging == FULL:
+        last = NONE
         row = s.running_head
         while row != NONE:
             if rows[row].decoding:
                 g, b, t = _row_history(p, rows, table, row, row_computed(s, rows, row))
                 groups, moved, needed = groups + g, moved + b, needed + t
+                goes_on = p.packed_blocks > 0 and last != NONE and table[row, 0] - last == 1
+                groups -= 1 if goes_on and p.merge == MERGE_ADJACENT else 0
+                last = table[row, b - 1]
             row = rows[row].next
+        if p.packed_blocks > 0 and moved > p.packed_blocks:
+            groups, moved, needed = 0, 0, 0
     else:
         for at in range(s.num_unstaged):
             row = rows["unstaged"][at]

@@ -157,6 +157,7 @@ def _transport(policy: Policy) -> Iterator[str]:
             f'with read.what = "{policy.read.what}", which moves nothing',
         )
         return
+    yield from _packed(policy)
     if transport.scope == "layer":
         if transport.staging == "delta":
             yield (
@@ -171,6 +172,24 @@ def _transport(policy: Policy) -> Iterator[str]:
             )
     elif transport.double_buffered:
         yield 'transport.double_buffered has no effect with scope = "model": the staging holds every layer'
+
+
+def _packed(policy: Policy) -> Iterator[str]:
+    packed, block = policy.transport.packed_tokens, policy.pager.block_size_tokens
+    if packed is None:
+        return
+    if policy.transport.staging == "delta":
+        yield (
+            'transport.packed_tokens with staging = "delta": rows move up when one ahead of them grows or leaves, so '
+            "nothing that was staged stays where it was"
+        )
+    if policy.read.extent == "bucket":
+        yield (
+            'transport.packed_tokens with read.extent = "bucket": a row ends where the next one begins, and a kernel '
+            'that reads on to the captured extent reads other rows; use "live"'
+        )
+    if packed < block:
+        yield f"transport.packed_tokens = {packed} is less than one block (pager.block_size_tokens = {block})"
 
 
 def _schedule(policy: Policy) -> Iterator[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from kvrm_sim.ahead import drain, see_arrivals
 from kvrm_sim.apply import apply
+from kvrm_sim.bundle import arrays_at
 from kvrm_sim.compiled import entry, kernel, part
 from kvrm_sim.decide import decide
 from kvrm_sim.decoding import row_delivered
@@ -187,14 +188,13 @@ def _take_off(p: Record, s: Record, step: Record, a: Arrays, planned: bool) -> i
 
 @entry
 def span(
-    params: Records, scalars: Records, steps: Records, until_ns: int, max_steps: int, flags: int, *arrays: Records
+    params: Records, scalars: Records, steps: Records, until_ns: int, max_steps: int, flags: int, handle: int
 ) -> int:
     """Advance one replica; returns why it stopped (state.REASONS). The caller sees to that and calls again.
 
-    ``arrays``: the fields of ``Arrays``, one by one. Handing the tuple over from Python adds 0.8 us to the call, and
-    the events driver makes one an event.
+    ``handle``: the replica's arrays (bundle.py).
     """
-    p, s, step, a = params[0], scalars[0], steps[0], Arrays(*arrays)
+    p, s, step, a = params[0], scalars[0], steps[0], arrays_at(handle)
     done = 0
     while True:
         if s.phase == FLYING:
@@ -244,13 +244,13 @@ def _emit_unfinished(p: Record, s: Record, a: Arrays) -> None:
 
 
 @entry
-def replica_edge(edge: int, params: Records, scalars: Records, a: Arrays, first: int) -> None:
+def replica_edge(edge: int, params: Records, scalars: Records, handle: int, first: int) -> None:
     """What happens at the edges of a run: OPEN it, GREW the arena from record `first` on, or CLOSE it.
 
     Closing writes a record for each request that is not finished (running in admission order, then waiting; `out` has
     room, the caller sees to it) and ends the open windows. One entry point, so that there is one binary to compile.
     """
-    s = scalars[0]
+    s, a = scalars[0], arrays_at(handle)
     if edge == OPEN:
         open_replica(params[0], s, a)
     elif edge == GREW:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 
 from kvrm_sim.compiled import kernel, outlined
-from kvrm_sim.decoding import READ_STAGED
+from kvrm_sim.decoding import READ_STAGED, reads_pages
 from kvrm_sim.state import Record
 
 EAGER, GRAPH, PIECEWISE = range(3)
@@ -183,7 +183,7 @@ def stored_tokens(p: Record, step: Record) -> int:
     """Entries written: every token's in the pool, padding's into the null block, and in staging those of the rows that
     decode. At layer scope staging does not outlive its layer, so a step that reads pages in place leaves it alone.
     """
-    if p.read != READ_STAGED or (step.prefill_rows > 0 and p.scope == LAYER):
+    if p.read != READ_STAGED or (step.prefill_rows > 0 and p.scope == LAYER) or reads_pages(p, step):
         return int(step.dense_tokens)
     return int(step.dense_tokens + step.decode_rows)
 
@@ -193,7 +193,8 @@ def attention_ns(p: Record, step: Record) -> int:
     """Decode attention is bound by bytes read; a prefill chunk re-reads its prefix and is bound by bytes or by
     flops. The store of the new entries precedes both.
     """
-    per_token = p.attention_token_ns if step.prefill_rows == 0 else p.attention_mixed_token_ns
+    in_place = step.prefill_rows > 0 or reads_pages(p, step)
+    per_token = p.attention_mixed_token_ns if in_place else p.attention_token_ns
     idle = idle_tokens(p, step)
     read = per_token * (step.read_tokens - idle) + p.idle_token_ns * idle
     chunk = max(p.prefill_token_ns * step.prefill_read_tokens, p.prefill_pair_ns * step.prefill_pairs)

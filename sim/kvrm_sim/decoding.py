@@ -17,6 +17,12 @@ FULL, DELTA = range(2)
 
 
 @kernel
+def reads_pages(p: Record, step: Record) -> bool:
+    """A decode step whose rows packed staging cannot hold: nothing is gathered, and it reads the block table."""
+    return bool(p.packed_blocks > 0 and step.prefill_rows == 0 and step.moved_blocks == 0)
+
+
+@kernel
 def row_computed(s: Record, rows: Records, row: int) -> int:
     """Entries written for a row."""
     return rows[row].origin + s.decode_counter if rows[row].decoding else rows[row].computed

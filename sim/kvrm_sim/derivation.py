@@ -95,6 +95,7 @@ def _decision_values(config: ReplicaConfig, plan: MemoryPlan) -> dict[str, int |
         "layout": code(policy.layout, words.Layout),
         "merge": code(policy.transport.merge, words.Merge),
         "staging": code(policy.transport.staging, words.Staging),
+        "packed_blocks": (policy.transport.packed_tokens or 0) // block,
         "scope": code(policy.transport.scope, words.Scope),
         "submission": code(policy.transport.submission, words.Submission),
         "layers": config.model.layers,

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from kvrm_sim import state as st
 from kvrm_sim.check import INVARIANTS, broken_invariant
 from kvrm_sim.compiled import entry, kernel
-from kvrm_sim.decoding import READ_STAGED, row_computed
+from kvrm_sim.decoding import READ_STAGED, reads_pages, row_computed
 from kvrm_sim.pager import PAGED, held_blocks
 from kvrm_sim.state import NONE, OK, Ints, Records
 from kvrm_sim.transport import plan_groups
@@ -50,6 +50,7 @@ def inspect_step(
     positions: Ints,
     active: Ints,
     stage_rows: Ints,
+    stage_offsets: Ints,
     groups: Ints,
     written: Ints,
     planned: bool,
@@ -74,6 +75,7 @@ def inspect_step(
     positions[:] = 0
     active[:] = 0
     stage_rows[:] = 0
+    stage_offsets[:] = 0
     # A step of prefills alone (`separate`) leaves the decoding rows where they are.
     row = s.running_head if steps[0].decode_rows > 0 else NONE
     while row != NONE:
@@ -102,9 +104,9 @@ def inspect_step(
             stage_rows[slot] = row
         row = r.next
     _reset_tables(tables, written, active)
-    if p.read != READ_STAGED or steps[0].prefill_rows > 0:
+    if p.read != READ_STAGED or steps[0].prefill_rows > 0 or reads_pages(p, steps[0]):
         return OK, 0
-    return OK, plan_groups(p, s, rows, table, groups)
+    return OK, plan_groups(p, s, rows, table, stage_offsets, groups)
 
 
 @dataclass(slots=True)
@@ -113,7 +115,8 @@ class CommitDescriptor:
 
     block_tables: int32 [slots, width], physical ids, 0 beyond a row's length (contiguous: the first id only, width
     1). slot_mapping: int64 [slots], where the new token's entry goes: id * block size + offset. lengths, positions:
-    int64 [slots], tokens read and the new token's position. active: uint8 [slots]. stage_rows: int64 [slots]. groups:
+    int64 [slots], tokens read and the new token's position. active: uint8 [slots]. stage_rows: int64 [slots].
+    stage_offsets: int64 [slots], where a row begins in packed staging, in blocks (0 where staging is strided). groups:
     int64 [num_groups, 3] = (source id, destination block of the staging buffer, blocks).
     """
 
@@ -123,6 +126,7 @@ class CommitDescriptor:
     positions: NDArray[np.int64]
     active: NDArray[np.uint8]
     stage_rows: NDArray[np.int64]
+    stage_offsets: NDArray[np.int64]
     groups: NDArray[np.int64]
     num_groups: int = 0
     #: What each row of block_tables holds (inspect_step).
@@ -145,6 +149,7 @@ class CommitDescriptor:
             positions=np.zeros(slots, np.int64),
             active=np.zeros(slots, np.uint8),
             stage_rows=np.zeros(slots, np.int64),
+            stage_offsets=np.zeros(slots, np.int64),
             groups=np.zeros((_most_groups(p), 3), np.int64),
         )
 
@@ -176,6 +181,7 @@ class CommitDescriptor:
             self.positions,
             self.active,
             self.stage_rows,
+            self.stage_offsets,
             self.groups,
             self._written,
             planned,
@@ -191,7 +197,7 @@ class CommitDescriptor:
         live = self.active.astype(bool)
         if int(live.sum()) != int(step.decode_rows):
             return f"{live.sum()} active rows, {step.decode_rows} decoding"
-        for name in ("slot_mapping", "lengths", "positions", "stage_rows"):
+        for name in ("slot_mapping", "lengths", "positions", "stage_rows", "stage_offsets"):
             if getattr(self, name)[~live].any():
                 return f"{name}: an inactive slot is not reset"
         # Ids are never 0, so whatever is left of an earlier step shows as an entry too many.
@@ -217,11 +223,7 @@ class CommitDescriptor:
         destinations = np.repeat(groups[:, 1], groups[:, 2]) + ranks
         if len(np.unique(destinations)) != len(destinations):
             return "groups: a staging block is written twice"
-        stages, logical = np.divmod(destinations, int(p.stage_width))
-        slot_of = np.full(len(self.active), st.NONE)
-        live = np.flatnonzero(self.active)
-        slot_of[self.stage_rows[live]] = live
-        slots = slot_of[stages]
+        slots, logical = self._rows_of(p, destinations)
         wrong = np.flatnonzero((slots == st.NONE) | (self.block_tables[slots, logical] != sources))
         if len(wrong) == 0:
             return None
@@ -230,6 +232,19 @@ class CommitDescriptor:
         if slots[at] == st.NONE:
             return f"{moved_to}, the stage row of no active slot"
         return f"{moved_to}, but the table of slot {slots[at]} holds {self.block_tables[slots[at], logical[at]]} there"
+
+    def _rows_of(self, p: st.Record, places: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Which slot's row, -1 for none, has these blocks of staging, and where in its table they are."""
+        live = np.flatnonzero(self.active)
+        if p.packed_blocks > 0:
+            live = live[np.argsort(self.stage_offsets[live])]
+            offsets = self.stage_offsets[live]
+            at = np.searchsorted(offsets, places, side="right") - 1
+            return np.where(places < p.packed_blocks, live[at], st.NONE), places - offsets[at]
+        slot_of = np.full(len(self.active), st.NONE)
+        slot_of[self.stage_rows[live]] = live
+        stages, logical = np.divmod(places, int(p.stage_width))
+        return slot_of[stages], logical
 
 
 def _most_groups(p: st.Record) -> int:

@@ -72,7 +72,7 @@ class StepPlan:
         """A hash of every decision in this plan and of none of its times: equal plans, equal digests."""
         found = hashlib.blake2b(digest_size=16)
         d = self.descriptor
-        for array in (d.block_tables, d.slot_mapping, d.lengths, d.positions, d.active, d.stage_rows):
+        for array in (d.block_tables, d.slot_mapping, d.lengths, d.positions, d.active, d.stage_rows, d.stage_offsets):
             found.update(array.tobytes())
         found.update(d.groups[: d.num_groups].tobytes())
         for chunk in self.chunks:

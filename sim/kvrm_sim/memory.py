@@ -186,13 +186,24 @@ def staging_bytes_per_slot(config: ReplicaConfig) -> int:
 
     Every row can read so much, also where the captured contexts end earlier: a step off the ladder reads staging too.
     """
+    return history_blocks(config) * config.policy.pager.block_size_tokens * _staged_token_bytes(config)
+
+
+def staging_bytes(config: ReplicaConfig, slots: int) -> int:
+    """The whole buffer: a row of the greatest length for each slot, or, packed, the blocks that all of them share."""
+    block, packed = config.policy.pager.block_size_tokens, config.policy.transport.packed_tokens
+    if packed is None:
+        return slots * staging_bytes_per_slot(config)
+    return packed // block * block * _staged_token_bytes(config)
+
+
+def _staged_token_bytes(config: ReplicaConfig) -> int:
+    transport = config.policy.transport
     if not config.policy.staged:
         return 0
-    tokens = history_blocks(config) * config.policy.pager.block_size_tokens
-    transport = config.policy.transport
     if transport.scope == "model":
-        return tokens * config.rank_kv_bytes_per_token
-    return tokens * (config.rank_kv_bytes_per_token // config.model.layers) * (2 if transport.double_buffered else 1)
+        return config.rank_kv_bytes_per_token
+    return config.rank_kv_bytes_per_token // config.model.layers * (2 if transport.double_buffered else 1)
 
 
 def activation_bytes(config: ReplicaConfig, slots: int) -> int:
@@ -231,7 +242,7 @@ def _effective_slots(config: ReplicaConfig, factors: MemoryFactors, most: int) -
     policy = config.policy
     if policy.reserve.mode == "max_len":
         return max(1, min(most, _pool_blocks(config, factors) // reservation_blocks(config)))
-    if policy.staged and policy.schedule.slots == "auto":
+    if policy.staged and policy.transport.packed_tokens is None and policy.schedule.slots == "auto":
         left = factors.kv_pool_bytes + factors.staging_bytes
         return max(1, min(most, left // 2 // staging_bytes_per_slot(config)))
     return most
@@ -247,7 +258,7 @@ def _tightest(config: ReplicaConfig, shapes: Shapes, slots: int) -> MemoryFactor
             weights_bytes=model.rank_parameters(degree, rank) * model.dtype_bytes,
             activations_bytes=activation_bytes(config, slots),
             graphs_bytes=shapes.num_graphs * int(hardware.graph_bytes.value),
-            staging_bytes=slots * staging_bytes_per_slot(config),
+            staging_bytes=staging_bytes(config, slots),
             descriptors_bytes=RING_DEPTH * descriptor_bytes(config, slots),
         )
         for rank in range(degree)

@@ -48,10 +48,12 @@ class Core(NamedTuple):
 
     span: Callable[..., int]
     replica_edge: Callable[..., None]
+    #: Whether they are compiled: what they are handed as the arrays follows from it (bundle.py).
+    compiled: bool
     modules: dict[str, ModuleType] = {}  # noqa: RUF012  # nobody writes to it
 
 
-PLAIN = Core(plain.span, plain.replica_edge)
+PLAIN = Core(plain.span, plain.replica_edge, compiled.MODE != "interpreted")
 
 _cores: dict[str, Core] = {}
 _lock = threading.RLock()
@@ -98,7 +100,7 @@ def _interpreted_core(parts: Sequence[type[Part]], key: str) -> Core:
     modules = _copies(f"kvrm_core_{key}", None)
     for part in parts:
         _put_in_place(modules, part, {name: _watched(part, name) for name in part.functions})
-    return Core(modules["core"].span, modules["core"].replica_edge, modules)
+    return Core(modules["core"].span, modules["core"].replica_edge, False, modules)
 
 
 def _compiled_core(parts: Sequence[type[Part]], key: str) -> Core:
@@ -113,7 +115,7 @@ def _compiled_core(parts: Sequence[type[Part]], key: str) -> Core:
         bound = {name: register_jitable(**_options())(_copy(getattr(part, name))) for name in part.functions}
         _put_in_place(modules, part, bound)
     return Core(
-        _watched_entry(modules["core"].span, parts), _watched_entry(modules["core"].replica_edge, parts), modules
+        _watched_entry(modules["core"].span, parts), _watched_entry(modules["core"].replica_edge, parts), True, modules
     )
 
 
@@ -166,7 +168,7 @@ def _home(name: str, package: str, folder: Path | None) -> str:
     """The module that a copy imports instead of one of the core's."""
     if _has_kernels(name):
         return f"{package}.{name}"
-    return "kvrm_sim.interpreted" if name == "compiled" and folder is None else f"kvrm_sim.{name}"
+    return "kvrm_sim.interpreted" if name in ("compiled", "bundle") and folder is None else f"kvrm_sim.{name}"
 
 
 def _has_kernels(name: str) -> bool:

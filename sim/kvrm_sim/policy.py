@@ -1,7 +1,7 @@
 """A policy: the table of independent parts of DESIGN section 5.
 
 The order of the words in each ``Literal`` is the integer code that the decision core uses. Left out here, and so
-refused as unknown keys or words: reverse merges (a group's destination always ascends) and packed staging.
+refused as unknown words: reverse merges (a group's destination always ascends).
 """
 
 from __future__ import annotations
@@ -128,6 +128,9 @@ class Transport(Table):
     #: Capacities of the group table, ascending; a graph is captured for each at layer scope.
     group_capacities: Ladder = (16384,)
     submission: Submission = "kernel"
+    #: Staging of so many tokens for all rows together, which lie in it one behind the other, instead of room for the
+    #: longest context in each (None). A step whose rows do not fit reads the block table.
+    packed_tokens: PositiveInt | None = None
     #: Layer scope: two buffers of one layer each, so that a gather may run beside the attention before it.
     double_buffered: StrictBool = False
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvrm_sim import state as st
+from kvrm_sim.bundle import Bundle
 from kvrm_sim.core import CLOSE, GREW, OPEN
 from kvrm_sim.descriptor import CommitDescriptor
 from kvrm_sim.errors import InputError, InvariantError, KvrmError, NoProgressError
@@ -54,14 +56,24 @@ class Replica:
         self.steps = np.zeros(1, st.STEP)
         self._start_ns, self._end_ns = self.steps["start_ns"], self.steps["end_ns"]
         tree = None if self._placement is None else self._placement.new_memory(pool)
-        #: Built again when one of them is replaced; kernels are handed the bundle as it is at the call.
+        #: Built again when one of them is replaced.
         self.arrays = new_arrays(parameters, self.scalars, self.steps, tree=tree, out_records=out_records)
+        self._bundle = Bundle(self.arrays)
         self._event_times_ns, self._event_kinds = self.arrays.events["time_ns"], self.arrays.events["kind"]
         self._descriptor = CommitDescriptor.for_parameters(parameters.record) if p.check else None
         self._edge(OPEN)
 
     def _edge(self, edge: int, first: int = 0) -> None:
-        self._core.replica_edge(edge, self.parameters.record, self.scalars, self.arrays, first)
+        self._core.replica_edge(edge, self.parameters.record, self.scalars, self._handle, first)
+
+    @property
+    def _handle(self) -> int | st.Arrays:
+        """What the core is handed as its arrays."""
+        return self._bundle.address if self._core.compiled else self.arrays
+
+    def _replace_array(self, name: str, array: NDArray[Any]) -> None:
+        self.arrays = self.arrays._replace(**{name: array})
+        self._bundle.put(name, array)
 
     @property
     def requests(self) -> st.Records:
@@ -181,12 +193,12 @@ class Replica:
             offsets[offsets != st.NEVER] -= least
         moved = arrivals.copy()
         moved["ids_at"] += len(kept)
-        self.arrays = a._replace(ids=np.concatenate([kept, ids]))
+        self._replace_array("ids", np.concatenate([kept, ids]))
         return moved
 
     def _replace_arrivals(self, arrivals: st.Records) -> None:
         s = self.scalars[0]
-        self.arrays = self.arrays._replace(arrivals=arrivals)
+        self._replace_array("arrivals", arrivals)
         s.next_arrival = 0
         s.num_arrivals = len(arrivals)
 
@@ -203,7 +215,7 @@ class Replica:
         while True:
             reason = int(
                 self._core.span(
-                    self.parameters.record, self.scalars, self.steps, until_ns, max_steps, stops, *self.arrays
+                    self.parameters.record, self.scalars, self.steps, until_ns, max_steps, stops, self._handle
                 )
             )
             if self._placement is not None and self.scalars[0].plugin_error:
@@ -288,7 +300,7 @@ class Replica:
         s = self.scalars[0]
         left = int(s.num_running + s.num_moving + s.num_waiting + s.num_unseen)
         if left > len(self.arrays.out):
-            self.arrays = self.arrays._replace(out=np.zeros(left, st.OUT))
+            self._replace_array("out", np.zeros(left, st.OUT))
         self._edge(CLOSE)
         self.drain_records()
 
@@ -296,7 +308,7 @@ class Replica:
         old = len(self.arrays.requests)
         grown = np.zeros(2 * old, st.REQUESTS)
         grown[:old] = self.arrays.requests
-        self.arrays = self.arrays._replace(requests=grown)
+        self._replace_array("requests", grown)
         self._edge(GREW, old)
 
     def _error(self) -> KvrmError:

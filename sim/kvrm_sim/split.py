@@ -33,6 +33,7 @@ from kvrm_sim.feed import CHUNK_ROWS_WITH_IDS, Chunk, arrival_chunks
 from kvrm_sim.memory import plan_memory
 from kvrm_sim.pager import blocks_for
 from kvrm_sim.parameters import CoreParameters
+from kvrm_sim.peer_links import SharedLink
 from kvrm_sim.provenance import run_toml
 from kvrm_sim.records import RunWriter
 from kvrm_sim.result import Collector, RunResult
@@ -57,9 +58,11 @@ class Prefilled(NamedTuple):
 
 @dataclass(frozen=True)
 class Link:
-    """What moving a prompt's KV takes, ns. One link for each pair of replicas; transfers on it follow each other."""
+    """What moving a prompt's KV takes, ns. One link for each pair of replicas, which the transfers on it share; the
+    latency is nobody's share.
+    """
 
-    latency_ns: float
+    latency_ns: int
     segment_ns: float
     token_ns: float
     segments_a_run: int
@@ -69,16 +72,15 @@ class Link:
         """From the profile: every rank sends its own shard to its counterpart, all at once."""
         h = config.hardware.values()
         return cls(
-            latency_ns=h["peer_latency_ns"],
+            latency_ns=round(h["peer_latency_ns"]),
             segment_ns=h["copy_segment_ns"],
             token_ns=1e9 * config.rank_kv_bytes_per_token / h["peer_bytes_per_s"],
             segments_a_run=config.model.layers if config.policy.layout == "layer_major" else 1,
         )
 
-    def duration_ns(self, prompt_tokens: int, runs: int) -> int:
-        """One transfer on an idle link, rounded up, at least 1."""
-        segments = runs * self.segments_a_run
-        return max(1, int(np.ceil(self.latency_ns + self.segment_ns * segments + self.token_ns * prompt_tokens)))
+    def alone_ns(self, prompt_tokens: int, runs: int) -> float:
+        """What sending takes on an idle link, before the latency; at least 1."""
+        return max(1.0, self.segment_ns * runs * self.segments_a_run + self.token_ns * prompt_tokens)
 
 
 class PrefillSide(Cluster):
@@ -114,24 +116,29 @@ class DecodeSide(Cluster):
         self, prefilled: list[Prefilled], outputs: Outputs, link: Link, stop_ns: int, transfers: Transfers
     ) -> None:
         """Serve everything that was prefilled, in order, and close. What was moved is noted in ``transfers``."""
-        free_ns: dict[tuple[int, int], int] = {}
+        links: dict[tuple[int, int], SharedLink[Prefilled]] = {}
         arriving: list[tuple[int, int, int, Prefilled]] = []
+
+        def serve_until(time_ns: int) -> None:
+            for (_, chosen), shared in links.items():
+                for sent_ns, done in shared.take_sent_by(time_ns):
+                    heapq.heappush(arriving, (sent_ns + link.latency_ns, done.row, chosen, done))
+            while arriving and arriving[0][0] <= time_ns:
+                end_ns, row, chosen, done = heapq.heappop(arriving)
+                transfers.duration_ns[row] = end_ns - done.end_ns
+                self._join(end_ns, row, chosen, done, outputs)
+
         for done in sorted(prefilled):
             if done.end_ns > stop_ns:
                 break
-            while arriving and arriving[0][0] <= done.end_ns:
-                self._join(*heapq.heappop(arriving), outputs)
+            serve_until(done.end_ns)
             self.advance(done.end_ns, known_until_ns=done.end_ns)
             chosen = self._choose()
-            begin_ns = max(done.end_ns, free_ns.get((done.replica, chosen), 0))
-            end_ns = begin_ns + link.duration_ns(done.prompt_tokens, done.runs)
-            free_ns[done.replica, chosen] = end_ns
+            shared = links.setdefault((done.replica, chosen), SharedLink())
+            shared.join(done.end_ns, link.alone_ns(done.prompt_tokens, done.runs), done)
             self._under_way[chosen] += self._blocks(done)
             transfers.decode_replica[done.row], transfers.groups[done.row] = self._first + chosen, done.runs
-            transfers.duration_ns[done.row] = end_ns - done.end_ns
-            heapq.heappush(arriving, (end_ns, done.row, chosen, done))
-        while arriving and arriving[0][0] <= stop_ns:
-            self._join(*heapq.heappop(arriving), outputs)
+        serve_until(stop_ns)
         self.advance(stop_ns, known_until_ns=st.NEVER)
         for replica in self.replicas:
             replica.close()

@@ -149,8 +149,8 @@ def _figures(plan: MemoryPlan) -> dict[str, int]:
 
 
 def _kv_transfer(merged: st.Records, config: ReplicaConfig) -> dict[str, Any]:
-    """Moves between replicas: how many, what they carried, and how long from the first token to the last byte."""
-    moved = merged[merged["decode_replica"] != st.NONE]
+    """Ended moves between replicas: how many, what they carried, and how long from the first token to the last byte."""
+    moved = merged[merged["transfer_ns"] != st.NONE]
     took = moved["transfer_ns"]
     return {
         "n": len(moved),

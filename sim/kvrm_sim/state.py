@@ -11,7 +11,7 @@ that every numpy scalar has (``base``, ``size``, …): those would win over a fi
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -106,8 +106,8 @@ PARAMS = _record(
     "token_sizes_at",
     "track_longest",
     # read and transport
-    "read", "extent", "layout", "merge", "staging", "scope", "submission", "num_capacities", "capacities_at",
-    "layers",
+    "read", "extent", "layout", "merge", "staging", "packed_blocks", "scope", "submission",
+    "num_capacities", "capacities_at", "layers",
     # cost, integers
     "tensor_parallel", "kernels", "piecewise_replays", "piecewise_kernels",
     # records
@@ -297,36 +297,39 @@ WINDOW_SUMS_AT, WINDOW_WORDS = WINDOW_SUMS.start, WINDOWS.itemsize // 8
 
 
 class Arrays(NamedTuple):
-    """Every array of one replica but its parameters, its scalars and the step: what most kernels are handed as `a`."""
+    """Every array of one replica but its parameters, its scalars and the step: what most kernels are handed as `a`.
 
-    requests: Records  # REQUESTS [arena]
-    rows: Records  # ROWS [slots], by stage row
-    heads: Ints  # [block_size + FINISH_LISTS], the lists of both wheels
-    blocks: Records  # BLOCKS [pool_blocks + 2], by block id
-    tree: Ints  # the set of free ids, extent sizes, or orders + 1 (bittree.py)
-    table: Ints  # [slots, table_width], the blocks that a row holds, by stage row
-    ladders: Ints  # the ascending ladders of PARAMS, one after another
-    captured: Ints  # by captured shape (launch.py): whether it has been captured
-    keys: Ints  # [key_slots, 2], the table of keys: (key, its block), block 0 where none (prefix.py)
-    chain: Ints  # [table_width], cached blocks of the prompt of the request that waits first
-    arrivals: Records  # ARRIVALS, those given and not yet taken in
-    ids: Ints  # prefix hashes of the arrivals and of the requests in flight, dense ids
-    out: Records  # OUT
-    windows: Records  # WINDOWS
-    window_words: Ints  # the same memory, word by word
-    planned: Ints  # [NUM_SUMS], the sums of the step (memory of STEP)
-    totals: Ints  # [NUM_SUMS], of all steps that have ended (memory of SCALARS)
-    opened: Ints  # [NUM_SUMS], the totals when the present window was opened
-    samples: Records  # POOL_SAMPLES
-    classes: Ints  # [samples, RUN_CLASSES]
-    tallies: Records  # TALLY [NUM_HISTOGRAMS]
-    histograms: Ints  # [NUM_HISTOGRAMS, BUCKETS]
-    host_params: Records  # PARAMS [1], of the host's pool (offload.py)
-    host_scalars: Records  # SCALARS [1]
-    host_blocks: Records  # BLOCKS [host_blocks + 2]
-    host_tree: Ints
-    host_keys: Ints
-    moves: Ints  # [room, 3], (kind, source, target) of what is copied before the step (moves.py)
-    scratch: Ints  # [pool_blocks + 2], ids of blocks in the hands of one kernel
-    waiting_tenths: Ints  # float64 [10], waiting requests times ns, by tenth of the trace
-    events: Records  # EVENTS
+    Annotated with dtype and number of dimensions, which compiled code relies on (bundle.py).
+    """
+
+    requests: Annotated[Records, REQUESTS, 1]  # [arena]
+    rows: Annotated[Records, ROWS, 1]  # [slots], by stage row
+    heads: Annotated[Ints, np.int64, 1]  # [block_size + FINISH_LISTS], the lists of both wheels
+    blocks: Annotated[Records, BLOCKS, 1]  # [pool_blocks + 2], by block id
+    tree: Annotated[Ints, np.int64, 1]  # the set of free ids, extent sizes, or orders + 1 (bittree.py)
+    table: Annotated[Ints, np.int64, 2]  # [slots, table_width], the blocks that a row holds, by stage row
+    ladders: Annotated[Ints, np.int64, 1]  # the ascending ladders of PARAMS, one after another
+    captured: Annotated[Ints, np.int64, 1]  # by captured shape (launch.py): whether it has been captured
+    keys: Annotated[Ints, np.int64, 2]  # [key_slots, 2], the table of keys: (key, its block), or block 0 (prefix.py)
+    chain: Annotated[Ints, np.int64, 1]  # [table_width], cached blocks of the prompt of the request that waits first
+    arrivals: Annotated[Records, ARRIVALS, 1]  # those given and not yet taken in
+    ids: Annotated[Ints, np.int64, 1]  # prefix hashes of the arrivals and of the requests in flight, dense ids
+    out: Annotated[Records, OUT, 1]
+    windows: Annotated[Records, WINDOWS, 1]
+    window_words: Annotated[Ints, np.int64, 1]  # the same memory, word by word
+    planned: Annotated[Ints, np.int64, 1]  # [NUM_SUMS], the sums of the step (memory of STEP)
+    totals: Annotated[Ints, np.int64, 1]  # [NUM_SUMS], of all steps that have ended (memory of SCALARS)
+    opened: Annotated[Ints, np.int64, 1]  # [NUM_SUMS], the totals when the present window was opened
+    samples: Annotated[Records, POOL_SAMPLES, 1]
+    classes: Annotated[Ints, np.int64, 2]  # [samples, RUN_CLASSES]
+    tallies: Annotated[Records, TALLY, 1]  # [NUM_HISTOGRAMS]
+    histograms: Annotated[Ints, np.int64, 2]  # [NUM_HISTOGRAMS, BUCKETS]
+    host_params: Annotated[Records, PARAMS, 1]  # [1], of the host's pool (offload.py)
+    host_scalars: Annotated[Records, SCALARS, 1]  # [1]
+    host_blocks: Annotated[Records, BLOCKS, 1]  # [host_blocks + 2]
+    host_tree: Annotated[Ints, np.int64, 1]
+    host_keys: Annotated[Ints, np.int64, 2]
+    moves: Annotated[Ints, np.int64, 2]  # [room, 3], (kind, source, target) of copies before the step (moves.py)
+    scratch: Annotated[Ints, np.int64, 1]  # [pool_blocks + 2], ids of blocks in the hands of one kernel
+    waiting_tenths: Annotated[Ints, np.float64, 1]  # [10], waiting requests times ns, by tenth of the trace
+    events: Annotated[Records, EVENTS, 1]

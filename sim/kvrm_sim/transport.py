@@ -31,6 +31,26 @@ def _count_drafting(p: Record, s: Record, step: Record, a: Arrays) -> None:
         row = a.rows[row].next
 
 
+@outlined
+def _pack(p: Record, s: Record, step: Record, a: Arrays) -> None:
+    """Rows that lie one behind the other in staging: what ends one may go on in the next; all together have to fit."""
+    if step.moved_blocks > p.packed_blocks:
+        step.moved_blocks = 0
+        step.groups = 0
+        step.needed_tokens = 0
+        return
+    if p.merge == MERGE_NONE:
+        return
+    last = NONE
+    row = s.running_head
+    while row != NONE:
+        if a.rows[row].decoding:
+            if a.table[row, 0] == last + 1 and last != NONE:
+                step.groups -= 1
+            last = a.table[row, held_blocks(p, a.rows, row, a.rows[row].origin + s.decode_counter) - 1]
+        row = a.rows[row].next
+
+
 @kernel
 def count_transfers(p: Record, s: Record, step: Record, a: Arrays) -> None:
     """Fill in the transport of a decode step: groups, blocks, tokens, segments, rounds."""
@@ -54,6 +74,8 @@ def count_transfers(p: Record, s: Record, step: Record, a: Arrays) -> None:
             step.moved_blocks += held_blocks(p, a.rows, row, computed)
             step.groups += history_runs(p, a.rows, a.table, row, computed)
             step.needed_tokens += computed
+    if p.packed_blocks > 0:
+        _pack(p, s, step, a)
     if p.merge == MERGE_NONE:
         step.groups = step.moved_blocks
     if step.groups == 0:
@@ -72,35 +94,52 @@ def count_transfers(p: Record, s: Record, step: Record, a: Arrays) -> None:
 
 
 @kernel
-def plan_groups(p: Record, s: Record, rows: Records, table: Ints, groups: Ints) -> int:
+def plan_groups(p: Record, s: Record, rows: Records, table: Ints, offsets: Ints, groups: Ints) -> int:
     """Enumerate the groups of a decode step into int64 ``groups`` [capacity, 3] = (source, destination, blocks).
 
-    The destination counts blocks of the strided staging buffer: stage row times the staging's width plus the place
-    in the row's table. Rows in admission order (full) or in order of joining (delta). Returns how many; the caller
-    gives room for every moved block.
+    The destination counts blocks of the staging buffer. Strided: stage row times the staging's width plus the place in
+    the row's table. Packed: the place behind the rows before, where each begins is noted in ``offsets`` int64 [slots].
+    Rows in admission order (full) or in order of joining (delta). Returns how many groups; the caller gives room for
+    every moved block.
     """
     count = 0
     if p.staging == FULL:
+        behind = 0
         row = s.running_head
         while row != NONE:
             if rows[row].decoding:
-                count = _row_groups(p, s, rows, table, row, groups, count)
+                first = row * p.stage_width
+                if p.packed_blocks > 0:
+                    first = offsets[rows[row].slot] = behind
+                    behind += held_blocks(p, rows, row, rows[row].origin + s.decode_counter)
+                count = _row_groups(p, s, rows, table, row, first, groups, count)
             row = rows[row].next
     else:
         for at in range(s.num_unstaged):
-            count = _row_groups(p, s, rows, table, rows["unstaged"][at], groups, count)
+            row = rows["unstaged"][at]
+            count = _row_groups(p, s, rows, table, row, row * p.stage_width, groups, count)
     return count
 
 
 @kernel
-def _row_groups(p: Record, s: Record, rows: Records, table: Ints, row: int, groups: Ints, count: int) -> int:
+def _behind(groups: Ints, count: int) -> int:
+    """The block behind the last one of the last group."""
+    return int(groups[count - 1, 0] + groups[count - 1, 2])
+
+
+@kernel
+def _row_groups(
+    p: Record, s: Record, rows: Records, table: Ints, row: int, first: int, groups: Ints, count: int
+) -> int:
+    """``first``: where the row begins in staging. Behind a row's last block another one's may go on."""
     blocks = held_blocks(p, rows, row, rows[row].origin + s.decode_counter)
     for logical in range(blocks):
-        if logical > 0 and p.merge == MERGE_ADJACENT and table[row, logical] == table[row, logical - 1] + 1:
+        open_group = logical > 0 or (p.packed_blocks > 0 and count > 0)
+        if open_group and p.merge == MERGE_ADJACENT and table[row, logical] == _behind(groups, count):
             groups[count - 1, 2] += 1
         else:
             groups[count, 0] = table[row, logical]
-            groups[count, 1] = row * p.stage_width + logical
+            groups[count, 1] = first + logical
             groups[count, 2] = 1
             count += 1
     return count

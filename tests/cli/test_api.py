@@ -16,28 +16,41 @@ from kvrm_traces.errors import InputError
 
 def test_public_names() -> None:
     assert sorted(kvrm.__all__) == [
+        "Capacities",
         "ClusterOptions",
         "Comparison",
+        "Plots",
         "Replay",
         "ReplicaOptions",
         "Validation",
         "calibrate",
         "calibrate_from_steps",
+        "capacity",
         "catalogue",
         "compare",
         "convert_trace",
+        "diff",
+        "explain",
         "fetch_trace",
         "fit_trace",
         "inspect_trace",
         "merge_traces",
         "open_trace",
         "plan",
+        "plot",
+        "plot_kinds",
         "replay",
+        "report",
+        "sensitivity",
+        "sweep",
+        "sweep_dry_run",
+        "timeline",
+        "tune",
         "validate",
     ]
     assert kvrm.__version__.count(".") == 2
-    with pytest.raises(AttributeError, match="no attribute 'tune'"):
-        _ = kvrm.tune  # type: ignore[attr-defined]  # its absence is what is tested
+    with pytest.raises(AttributeError, match="no attribute 'tuna'"):
+        _ = kvrm.tuna  # type: ignore[attr-defined]  # its absence is what is tested
 
 
 def test_compare_returns_a_table_with_one_row_a_policy() -> None:

@@ -119,6 +119,7 @@ def test_parts_are_timed_apart_where_the_kernels_are() -> None:
         ("graph-paged", {"launch.mixed": "piecewise"}, "launch.mixed"),
         ("graph-paged", {"launch.capture": "first_use"}, "launch.capture"),
         ("kv-rm", {"transport.double_buffered": True}, "transport.double_buffered"),
+        ("kv-rm", {"transport": {"packed_tokens": 4096}}, "packed_tokens"),
         ("dynamic", {"speculation": {"draft_tokens": 2, "acceptance": 0.5}}, "speculation"),
     ],
 )

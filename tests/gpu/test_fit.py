@@ -46,6 +46,13 @@ def test_a_cost_is_never_negative() -> None:
     assert fit_linear({"one": np.ones_like(x), "x": x}, 100.0 - x)["x"] == 0.0
 
 
+def test_noise_does_not_make_costs_too_low() -> None:
+    """Divided by the measured time, what happened to be quick would weigh most: 100 ± 30 gave 92."""
+    noise = np.random.default_rng(4).uniform(-0.3, 0.3, 4000)
+    found = fit_linear({"one": np.ones(4000)}, 100.0 * (1.0 + noise))
+    assert found["one"] == pytest.approx(100.0, rel=0.01)
+
+
 def test_the_slope_of_points() -> None:
     points = [Point.of("launch", "eager", [1000 + 20 * kernels], kernels=kernels) for kernels in (1, 16, 64, 256)]
     assert slope(points, "kernels") == (pytest.approx(1000.0), pytest.approx(20.0))

@@ -19,6 +19,24 @@ if TYPE_CHECKING:
     from kvrm_traces import Trace
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Searching:
+    """How far the search goes."""
+
+    repeats: Annotated[
+        int | None,
+        typer.Option(
+            "--repeats",
+            help="Realisations: other seeds of a built-in trace, draws from a file; 1: the trace alone (default 6).",
+            show_default=False,
+        ),
+    ] = None
+    share: Annotated[float, typer.Option("--share", help="Share of realisations that meet it at the capacity.")] = 0.5
+    confidence: Annotated[float, typer.Option("--confidence", help="Of the interval of the capacity.")] = 0.95
+    tolerance: Annotated[float, typer.Option("--tolerance", help="Relative width to which it is bisected.")] = 0.01
+    guard: Annotated[int, typer.Option("--guard", help="Runs in a row that have to agree beside an edge.")] = 3
+
+
 def capacity(
     trace: TraceArgument,
     *,
@@ -33,20 +51,7 @@ def capacity(
     fewest_replicas: Annotated[
         bool, typer.Option("--fewest-replicas", help="Not the highest rate: the fewest replicas for the trace's own.")
     ] = False,
-    repeats: Annotated[
-        int | None,
-        typer.Option(
-            "--repeats",
-            help="Realisations: other seeds of a built-in trace, draws from a file; 1: the trace alone (default 6).",
-            show_default=False,
-        ),
-    ] = None,
-    share: Annotated[float, typer.Option("--share", help="Share of realisations that meet it at the capacity.")] = 0.5,
-    confidence: Annotated[float, typer.Option("--confidence", help="Of the interval of the capacity.")] = 0.95,
-    tolerance: Annotated[float, typer.Option("--tolerance", help="Relative width to which it is bisected.")] = 0.01,
-    guard: Annotated[
-        int, typer.Option("--guard", help="Runs in a row that have to agree on either side of an edge.")
-    ] = 3,
+    search: Searching,
     load: Load,
     replica: Replica,
     cluster: Cluster,
@@ -64,10 +69,9 @@ def capacity(
     """
     if force and out is None:
         raise typer.BadParameter("there is nothing to replace without --out", param_hint="--force")
-    clock = (load.rate, load.speedup, load.time_stretch)
-    if not fewest_replicas and any(value is not None for value in clock):
+    if load.speedup is not None or load.time_stretch is not None or (load.rate is not None and not fewest_replicas):
         raise typer.BadParameter(
-            "the rate is what is searched for: leave these out, or ask for --fewest-replicas",
+            "the rate is what is searched for: leave these out; with --fewest-replicas pass --rate",
             param_hint="--rate, --speedup, --time-stretch",
         )
     if fewest_replicas and (cluster.cluster, cluster.prefill_replicas, cluster.decode_replicas) != (None,) * 3:
@@ -83,15 +87,12 @@ def capacity(
             shared["cluster"] = None
         with progress_bars() as progress:
             done = capacities.capacity(
-                _Opener(trace, reading, load),
+                _Opener(trace, reading, dataclasses.replace(load, rate=None)),
                 policy or ["kv-rm"],
                 slo=slo,
                 find="replicas" if fewest_replicas else "rate",
-                repeats=repeats,
-                share=share,
-                confidence=confidence,
-                tolerance=tolerance,
-                guard=guard,
+                offered_per_s=load.rate,
+                **dataclasses.asdict(search),
                 out=out,
                 force=force,
                 progress=progress,

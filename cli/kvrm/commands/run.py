@@ -139,15 +139,26 @@ def cluster_options(cluster: Cluster, load: Load, running: Running) -> api.Clust
                 "the whole of it: pass one of them",
                 param_hint=f"--replicas and {name}",
             )
-    for name, given in (("--router", cluster.router), ("--prefix-weight", cluster.prefix_weight)):
+    of_a_cluster = {
+        "--router": cluster.router,
+        "--prefix-weight": cluster.prefix_weight,
+        "--engine": cluster.engine,
+        "--workers": cluster.workers,
+        "--address": cluster.address,
+    }
+    for name, given in of_a_cluster.items():
         if given is not None and all(value is None for value in several.values()):
-            raise typer.BadParameter("one replica has nothing to route: pass --cluster N as well", param_hint=name)
+            nothing = "has nothing to route" if name in ("--router", "--prefix-weight") else "is one process"
+            raise typer.BadParameter(f"one replica {nothing}: pass --cluster N as well", param_hint=name)
     options: api.ClusterOptions = {
         "cluster": cluster.cluster,
         "prefill_replicas": cluster.prefill_replicas,
         "decode_replicas": cluster.decode_replicas,
         "router": cluster.router,
         "prefix_weight": cluster.prefix_weight,
+        "engine": cluster.engine,
+        "workers": cluster.workers,
+        "address": cluster.address,
     }
     check_cluster(options, running.driver)
     return options

@@ -1,0 +1,142 @@
+"""``kvrm tune``, and the same from Python: search the axes of a study for an objective under an SLO (docs/tuning.md).
+
+import kvrm
+
+found = kvrm.tune("study.toml", out="runs/tune")
+found.best.settings
+"""
+
+from __future__ import annotations
+
+import json as json_text
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvrm.console import complain, progress_bars, say
+from kvrm.sweeps import EngineName, StudySource
+
+if TYPE_CHECKING:
+    from kvrm_analysis.engines import Engine
+    from kvrm_analysis.tune_answer import Tuned
+    from kvrm_analysis.tune_study import TuneStudy
+
+
+def tune(
+    study: StudySource,
+    *,
+    out: str | Path | None = None,
+    engine: EngineName | Engine = "local",
+    workers: int | None = None,
+    address: str | None = None,
+    resume: bool = True,
+    trials: int | None = None,
+    sampler: str | None = None,
+    seed: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Tuned:
+    """Search the axes of a study for what its ``[tune]`` asks. Returns the best cell, its neighbours and the front.
+
+    ``out``: the folder of the search, which goes on where an earlier one stopped (``resume``), or is grown by more
+    ``trials``. Without it nothing is written. ``trials``, ``sampler`` and ``seed`` stand for those of ``[tune]``.
+    ``progress`` is called with trials that ended, and all of them. Raises InputError for a study that is wrong, before
+    any work, and where the extra ``tune`` is not installed.
+    """
+    from kvrm_analysis.engines import make_engine
+    from kvrm_analysis.study_folder import prepared_folder
+    from kvrm_analysis.tune_answer import answered, write_answer
+    from kvrm_analysis.tuning import JOURNAL, Search, cell_work, optuna_library
+
+    found = _loaded(study, trials, sampler, seed)
+    optuna_library()  # missing is said before any work
+    folder = None if out is None else prepared_folder(Path(out), JOURNAL, resume=resume)
+    with cell_work(found) as (work, rows):
+        if isinstance(engine, str):
+            engine = make_engine(engine, workers=workers, address=address)
+        with engine:
+            search = Search(found, engine, work, rows, folder)
+            search.run(progress)
+            answer = answered(found, search)
+    if folder is None:
+        return answer
+    return replace(answer, folder=folder, figure=write_answer(answer, folder))
+
+
+def _loaded(study: StudySource, trials: int | None, sampler: str | None, seed: int | None) -> TuneStudy:
+    from collections.abc import Mapping
+
+    from kvrm_analysis.study_file import read_study, study_of
+    from kvrm_analysis.tune_study import tune_of
+    from kvrm_sim.errors import ConfigError
+    from kvrm_sim.tables import prefixed
+
+    given = {
+        name: value for name, value in (("trials", trials), ("sampler", sampler), ("seed", seed)) if value is not None
+    }
+    file = study_of(study) if isinstance(study, Mapping) else read_study(study)
+    own = file.sections.get("tune")
+    if given and isinstance(own, Mapping):
+        file = replace(file, sections={**file.sections, "tune": {**own, **given}})
+    try:
+        return tune_of(file)
+    except ConfigError as error:
+        raise (error if isinstance(study, Mapping) else prefixed(error, str(study))) from None
+
+
+def command(
+    study: Annotated[str, typer.Argument(metavar="STUDY.toml", help="The study: base configuration, axes and [tune].")],
+    *,
+    out: Annotated[
+        str | None, typer.Option("--out", "-o", help="Folder of the search. Default: runs/tune-NAME, of the study.")
+    ] = None,
+    trials: Annotated[
+        int | None, typer.Option("--trials", help="Instead of the study's: more of them go on with the search.")
+    ] = None,
+    sampler: Annotated[
+        str | None, typer.Option("--sampler", help="Instead of the study's: tpe, nsga2 or random.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Instead of the study's.")] = None,
+    engine: Annotated[
+        EngineName, typer.Option("--engine", help="Processes of this machine, or tasks of a Ray cluster.")
+    ] = "local",
+    workers: Annotated[int | None, typer.Option("--workers", help="Cells at a time. Default: one a core.")] = None,
+    address: Annotated[str | None, typer.Option("--address", help="Of an existing Ray cluster.")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume/--no-resume", help="Go on from the trials in the folder, or forget them.")
+    ] = True,
+    json: Annotated[bool, typer.Option("--json", help="Print a JSON object, alone.")] = False,
+) -> None:
+    """Search the axes of a study for an objective under an SLO: the best cell, its neighbours, a front as a figure."""
+    loaded = _loaded(study, trials, sampler, seed)
+    folder = Path(out) if out is not None else Path("runs") / f"tune-{loaded.file.name}"
+    try:
+        with progress_bars() as bars:
+
+            def advance(done: int, every: int) -> None:
+                if bars is not None:
+                    bars(loaded.file.name, done / max(1, every))
+
+            found = tune(
+                study,
+                out=folder,
+                engine=engine,
+                workers=workers,
+                address=address,
+                resume=resume,
+                trials=trials,
+                sampler=sampler,
+                seed=seed,
+                progress=advance,
+            )
+    except KeyboardInterrupt:
+        complain(f"interrupted: the trials that ended are in {folder}; the same command goes on from there")
+        raise typer.Exit(1) from None
+    say(json_text.dumps(found.to_dict(), indent=2) if json else found.to_text())
+    if not json:
+        say(f"results: {folder}")
+        say(f"figure: {found.figure}")
+    if not any(trial.feasible for trial in found.trials):
+        raise typer.Exit(1)

@@ -1,0 +1,47 @@
+"""A run's trace is made again from the words that say how it was cut and scaled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import kvrm
+from kvrm_analysis.recorded import recorded
+from kvrm_analysis.runs import open_runs
+from kvrm_traces import Trace
+from kvrm_traces.errors import InputError
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        lambda trace: trace.window(10.0, 200.5),
+        lambda trace: trace.idle_cap(0.3),
+        lambda trace: trace.sample(0.37, 5).limit(100),
+        lambda trace: trace.replicas(3, 1),
+        lambda trace: trace.speedup(2.0).time_stretch(1 / 3),
+        lambda trace: trace.idle_cap(1.0).sample(0.5).at_rate(7.1),
+    ],
+    ids=["window", "idle cap", "sample, limit", "replica", "factors", "rate"],
+)
+def test_the_same_arrivals_come_back(tmp_path: Path, cut: object) -> None:
+    assert callable(cut)
+    trace: Trace = cut(kvrm.open_trace("azure-conv-like"))
+    kvrm.replay(trace, "dynamic", out=tmp_path / "run")
+    (run,) = open_runs([tmp_path / "run"])
+    again = recorded(run).trace
+    assert (again.info.sha256, again.info.rows, again.info.span_ns) == (
+        trace.info.sha256,
+        trace.info.rows,
+        trace.info.span_ns,
+    )
+
+
+def test_words_that_are_not_known_are_refused(tmp_path: Path) -> None:
+    kvrm.replay(kvrm.open_trace("azure-conv-like", rows=20).speedup(2.0), "dynamic", out=tmp_path / "run")
+    toml = tmp_path / "run" / "run.toml"
+    toml.write_text(toml.read_text(encoding="utf-8").replace("speedup 2", "mirrored"), encoding="utf-8")
+    (run,) = open_runs([tmp_path / "run"])
+    with pytest.raises(InputError, match="'mirrored'"):
+        recorded(run)
