@@ -187,9 +187,9 @@ def _check_transport(p: Record, s: Record, step: Record, rows: Records, table: I
             if rows[row].decoding:
                 g, b, t = _row_history(p, rows, table, row, row_computed(s, rows, row))
                 groups, moved, needed = groups + g, moved + b, needed + t
-                goes_on = p.packed_blocks > 0 and last != NONE and table[row, 0] - last == 1
+                goes_on = p.packed_blocks > 0 and b > 0 and last != NONE and table[row, 0] - last == 1
                 groups -= 1 if goes_on and p.merge == MERGE_ADJACENT else 0
-                last = table[row, b - 1]
+                last = table[row, b - 1] if b > 0 else last
             row = rows[row].next
         if p.packed_blocks > 0 and moved > p.packed_blocks:
             groups, moved, needed = 0, 0, 0

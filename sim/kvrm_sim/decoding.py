@@ -19,7 +19,8 @@ FULL, DELTA = range(2)
 @kernel
 def reads_pages(p: Record, step: Record) -> bool:
     """A decode step whose rows packed staging cannot hold: nothing is gathered, and it reads the block table."""
-    return bool(p.packed_blocks > 0 and step.prefill_rows == 0 and step.moved_blocks == 0)
+    reads_history = step.read_tokens > step.decode_rows + step.drafted_tokens
+    return bool(p.packed_blocks > 0 and step.prefill_rows == 0 and step.moved_blocks == 0 and reads_history)
 
 
 @kernel

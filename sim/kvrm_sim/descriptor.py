@@ -70,12 +70,9 @@ def inspect_step(
             return broken, 0
     if not planned:
         return OK, 0
-    slot_mapping[:] = 0
-    lengths[:] = 0
-    positions[:] = 0
+    for of_slots in (slot_mapping, lengths, positions, stage_rows, stage_offsets):
+        of_slots[:] = 0
     active[:] = 0
-    stage_rows[:] = 0
-    stage_offsets[:] = 0
     # A step of prefills alone (`separate`) leaves the decoding rows where they are.
     row = s.running_head if steps[0].decode_rows > 0 else NONE
     while row != NONE:
@@ -237,6 +234,7 @@ class CommitDescriptor:
         """Which slot's row, -1 for none, has these blocks of staging, and where in its table they are."""
         live = np.flatnonzero(self.active)
         if p.packed_blocks > 0:
+            live = live[self.lengths[live] > 1]  # who reads its new token alone takes no place
             live = live[np.argsort(self.stage_offsets[live])]
             offsets = self.stage_offsets[live]
             at = np.searchsorted(offsets, places, side="right") - 1

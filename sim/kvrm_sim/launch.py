@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvrm_sim.compiled import kernel
 from kvrm_sim.cost import EAGER, EXTENT_BUCKET, GRAPH, LAYER, PIECEWISE
-from kvrm_sim.decoding import READ_RESERVED, READ_STAGED, longest_computed, reads_pages
+from kvrm_sim.decoding import READ_RESERVED, READ_STAGED, longest_computed
 from kvrm_sim.rowlist import move_rows_below
 from kvrm_sim.state import NONE, Ints, Record, Records
 
@@ -82,10 +82,9 @@ def choose_launch(p: Record, s: Record, step: Record, ladders: Ints, captured: I
     step.group_capacity = 0
     step.row_moves = 0
     step.off_ladder = 0
-    step.over_capacity = 0
     step.captured = 0
-    if reads_pages(p, step):
-        step.over_capacity = 1
+    if step.over_capacity:
+        pass  # packed staging cannot hold it: it reads pages, eagerly
     elif p.launch == LAUNCH_GRAPH and step.prefill_rows == 0:
         if _graph_for(p, s, step, ladders, captured, rows):
             step.launch_kind = GRAPH

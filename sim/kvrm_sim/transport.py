@@ -38,6 +38,7 @@ def _pack(p: Record, s: Record, step: Record, a: Arrays) -> None:
         step.moved_blocks = 0
         step.groups = 0
         step.needed_tokens = 0
+        step.over_capacity = 1
         return
     if p.merge == MERGE_NONE:
         return
@@ -45,15 +46,17 @@ def _pack(p: Record, s: Record, step: Record, a: Arrays) -> None:
     row = s.running_head
     while row != NONE:
         if a.rows[row].decoding:
-            if a.table[row, 0] == last + 1 and last != NONE:
-                step.groups -= 1
-            last = a.table[row, held_blocks(p, a.rows, row, a.rows[row].origin + s.decode_counter) - 1]
+            blocks = held_blocks(p, a.rows, row, a.rows[row].origin + s.decode_counter)
+            if blocks > 0:  # who has no history takes no place
+                step.groups -= 1 if last != NONE and a.table[row, 0] == last + 1 else 0
+                last = a.table[row, blocks - 1]
         row = a.rows[row].next
 
 
 @kernel
 def count_transfers(p: Record, s: Record, step: Record, a: Arrays) -> None:
-    """Fill in the transport of a decode step: groups, blocks, tokens, segments, rounds."""
+    """Fill in the transport of a decode step: groups, blocks, tokens, segments, rounds; does it fit packed staging?"""
+    step.over_capacity = 0
     step.groups = 0
     step.moved_blocks = 0
     step.needed_tokens = 0

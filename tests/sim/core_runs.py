@@ -138,6 +138,7 @@ def _optional_parts(config: ReferenceConfig) -> dict[str, int | float]:
         "acceptance": config.acceptance,
         "seed": (config.seed + (1 << 63)) % (1 << 64) - (1 << 63),  # the same 64 bits, signed
         "max_padding": config.max_padding or 0.0,
+        "packed_blocks": config.packed_blocks,
     }
 
 
