@@ -48,8 +48,9 @@ lint: setup  ## ruff and mypy; changes nothing
 check: lint  ## lint, and the quick tests once; changes nothing in the tree
 	$(PYTEST) -n $(JOBS) -p no:cacheprovider
 
-bench: setup  ## speed and memory of the simulator, one core
+bench: setup  ## speed and memory of the simulator and of reading traces, one core
 	$(BIN)/python -m tests.bench
+	$(BIN)/python -m tests.bench_traces
 
 # Not `setup`: where the device is, nothing can be installed. Only where no interpreter has torch is it tried.
 gpu:  ## all that needs a device, under 8 minutes, into runs/gpu (OUT=): profile, raw tables, report, tests

@@ -20,7 +20,7 @@ from kvrm.reporting import report, timeline
 from kvrm.results import Comparison, Replay
 from kvrm.sensitivities import sensitivity
 from kvrm.sweeps import sweep, sweep_dry_run
-from kvrm.traces import convert_trace, fetch_trace, inspect_trace, merge_traces, open_trace
+from kvrm.traces import convert_trace, fetch_trace, fit_trace, inspect_trace, merge_traces, open_trace
 from kvrm.tunes import tune
 
 __all__ = [
@@ -40,6 +40,7 @@ __all__ = [
     "diff",
     "explain",
     "fetch_trace",
+    "fit_trace",
     "inspect_trace",
     "merge_traces",
     "open_trace",

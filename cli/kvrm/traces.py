@@ -13,7 +13,7 @@ from kvrm.folders import refuse_source, staged, staged_together
 
 if TYPE_CHECKING:
     from kvrm_sim.model import ModelSpec
-    from kvrm_traces import Trace, TraceReport
+    from kvrm_traces import Fit, Trace, TraceReport
     from kvrm_traces.fetching import Fetched
 
 
@@ -133,6 +133,26 @@ def fetch_trace(
         force=force,
         progress=progress,
     )
+
+
+def fit_trace(trace: str | Path | Trace, *, out: str | Path | None = None, force: bool = False, seed: int = 0) -> Fit:
+    """A generator that resembles a trace, and how well: see :func:`kvrm_traces.fit_trace`.
+
+    ``out``: a TOML file to write, which is then a trace like any other; an existing one is refused unless ``force``.
+    """
+    import kvrm_traces
+
+    if out is None:
+        return kvrm_traces.fit_trace(opened(trace), seed=seed)
+    target = Path(out)
+    if target.suffix != ".toml":
+        raise kvrm_traces.InputError(f"{target}: a generator is a TOML file; give it a name that ends in .toml")
+    if isinstance(trace, (str, Path)):
+        refuse_source(target, trace)
+    with staged(target, kind="file", force=force) as unfinished:
+        fit = kvrm_traces.fit_trace(opened(trace), seed=seed)
+        unfinished.write_text(fit.toml, encoding="utf-8")
+    return fit
 
 
 def convert_trace(trace: str | Path | Trace, out: str | Path, *, force: bool = False) -> Path:

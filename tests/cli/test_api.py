@@ -32,6 +32,7 @@ def test_public_names() -> None:
         "diff",
         "explain",
         "fetch_trace",
+        "fit_trace",
         "inspect_trace",
         "merge_traces",
         "open_trace",

@@ -153,3 +153,15 @@ def test_fetch_takes_a_copy_at_hand_and_names_what_it_cannot_know(
 def test_list_names_the_public_data_sets_with_their_licences() -> None:
     entries = json.loads(kvrm("list", "datasets", "--json").stdout)
     assert entries["azure-2023-code"].endswith("(CC-BY-4.0)")
+
+
+def test_a_fitted_generator_is_a_trace(tmp_path: Path) -> None:
+    fitted = tmp_path / "like.toml"
+    done = kvrm("trace", "fit", "sharegpt-like", "--rows", "3000", "--out", fitted)
+    assert done.returncode == 0, done.stderr
+    assert "rank correlation" in done.stdout
+    done = kvrm("trace", "synth", fitted, "--rows", "50", "--out", tmp_path / "t.parquet")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(kvrm("trace", "inspect", fitted, "--rows", "200", "--json").stdout)["info"]["rows"] == 200
+    assert "ends in .toml" in refusal("trace", "fit", "sharegpt-like", "--out", tmp_path / "like.txt")
+    assert "like.toml exists" in refusal("trace", "fit", "sharegpt-like", "--out", fitted)

@@ -88,6 +88,7 @@ def test_jitter_moves_every_stamp_inside_the_tick_and_keeps_the_order(tmp_path: 
     assert (moved.info.ties, trace.info.ties) == (0, 200)
     assert arrivals.tolist() == column(trace.jitter(seed=4), "arrival_ns", rows=7).tolist()
     assert arrivals.tolist() != column(trace.jitter(seed=5), "arrival_ns").tolist()
+    assert len({one.info.sha256 for one in (trace, moved, trace.jitter(seed=5), trace.spread_ties(seed=4))}) == 4
     assert moved.info.notes[-1].startswith("jitter within 1 s, seed 4: 301 requests")
     with pytest.raises(TraceError, match="jitter: comes before window"):
         trace.limit(5).jitter()

@@ -11,17 +11,20 @@ from kvrm_traces.merging import merge_traces
 from kvrm_traces.opening import open_trace
 from kvrm_traces.schema import SCHEMA, TraceInfo
 from kvrm_traces.synth.builtin import BUILTINS
+from kvrm_traces.synth.fitting import Fit, fit_trace
 from kvrm_traces.trace import Trace
 
 __all__ = [
     "BUILTINS",
     "SCHEMA",
+    "Fit",
     "InputError",
     "KvrmError",
     "Trace",
     "TraceError",
     "TraceInfo",
     "TraceReport",
+    "fit_trace",
     "inspect_trace",
     "merge_traces",
     "open_trace",

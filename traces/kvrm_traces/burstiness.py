@@ -96,7 +96,7 @@ class WindowCounts:
     def see(self, arrival_ns: npt.NDArray[np.int64]) -> None:
         """Take the next piece of sorted arrivals into account."""
         window = arrival_ns // self._window_ns
-        starts = np.concatenate(([0], np.flatnonzero(np.diff(window)) + 1))  # sorted: no need to sort again
+        starts = np.concatenate(([0], np.flatnonzero(window[1:] != window[:-1]) + 1))  # sorted: no need to sort again
         windows, counts = window[starts], np.diff(starts, append=window.size)
         if int(windows[0]) == self._at:
             counts[0] += self._in_window

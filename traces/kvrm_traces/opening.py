@@ -20,7 +20,8 @@ from kvrm_traces.sessions_file import FORMAT, read_sessions
 from kvrm_traces.source import SourceFile
 from kvrm_traces.stream import Stream
 from kvrm_traces.synth.arrivals import parse_arrivals
-from kvrm_traces.synth.builtin import BUILTINS, open_builtin
+from kvrm_traces.synth.builtin import BUILTINS, open_builtin, open_generator
+from kvrm_traces.synth.clients import is_clients, open_clients
 from kvrm_traces.trace import Trace
 
 
@@ -41,7 +42,8 @@ def open_trace(
     """Open a trace for replay.
 
     `source` is the name of a built-in trace (a key of BUILTINS), the name of a public data set that was fetched
-    (:mod:`kvrm_traces.datasets`), the folder of a run (its requests), or the path of a file: CSV, JSONL or Parquet,
+    (:mod:`kvrm_traces.datasets`), the folder of a run (its requests), a generator in a
+    TOML file, or the path of a file: CSV, JSONL or Parquet,
     plain, gzip or zstd, or an archive of sessions. What was detected is in ``info.notes``. Our own Parquet opens by its
     metadata; any other file is read once.
 
@@ -61,9 +63,15 @@ def open_trace(
     if str(source) in BUILTINS:
         _nothing_of(reading, f"{source}: is a built-in trace")
         return open_builtin(str(source), rows=rows, seed=seed)
+    if Path(source).suffix == ".toml":
+        _nothing_of(reading, f"{source}: is a generator")
+        return open_generator(Path(source), rows=rows, seed=seed)
     if is_run(Path(source)):
         _nothing_of({**reading, "rows": rows}, f"{source}: is the folder of a run")
         return read_run(Path(source))
+    if is_clients(Path(source)):
+        _nothing_of(reading, f"{source}: is a folder of clients")
+        return open_clients(Path(source), rows=rows, seed=seed)
     file = _file(source)
     if not file.is_parquet and is_archive(file):
         reading |= {"format": None if format == FORMAT else format, "arrivals": None}

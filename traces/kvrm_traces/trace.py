@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -190,7 +191,10 @@ class Trace:
         spread = Trace(store, self._base)
         done = "ties spread" if what == "spread_ties" else "jitter"
         note = f"{done} within {within_ns / 1e9:g} s, seed {seed}"
-        return Trace(store, _told(self._base, note, spread.batches(columns=("arrival_ns",))))
+        # Other arrivals are another trace: a run of one is not a run of the other.
+        sha256 = hashlib.sha256(f"{self._base.sha256} {note}".encode()).hexdigest()
+        base = dataclasses.replace(self._base, sha256=sha256)
+        return Trace(store, _told(base, note, spread.batches(columns=("arrival_ns",))))
 
     def _with(self, **changes: object) -> Trace:
         selection = dataclasses.replace(self._selection, **changes)  # type: ignore[arg-type]  # fields by name

@@ -72,6 +72,32 @@ def convert(
     note(f"{source.info.rows} requests written to {traces.convert_trace(source, out, force=force)}")
 
 
+@app.command("fit")
+@expanded
+def fit(
+    trace: SourceArgument,
+    *,
+    out: Annotated[
+        str | None, typer.Option("--out", "-o", metavar="GENERATOR.toml", help="File to write, for `kvrm trace synth`.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file when it exists.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON, alone.")] = False,
+    load: Load,
+    reading: Reading,
+) -> None:
+    """Fit a generator to a trace, and print how near it comes.
+
+    Rate, CV of the gaps and Fano factors of both, and distances between their distributions beside what chance makes.
+    """
+    if out is not None:
+        folders.refuse_source(Path(out), trace)
+        folders.check(Path(out), kind="file", force=force)
+    done = traces.fit_trace(opened(trace, reading, load), out=out, force=force, seed=reading.seed)
+    say(json_text.dumps(done.to_dict(), indent=2, allow_nan=False) if json else done.to_text())
+    if out is not None:
+        note(f"generator: {out}")
+
+
 @app.command("fetch")
 def fetch(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A name of `kvrm list datasets`.")],
@@ -95,16 +121,20 @@ def fetch(
 
 @app.command("synth")
 def synth(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A name of `kvrm list traces`.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A name of `kvrm list traces`, or a TOML file.")],
     *,
     out: TargetOption,
     force: ForceOption = False,
     rows: Annotated[int | None, typer.Option("--rows", help="Length in requests (default: the trace's own).")] = None,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the generator.")] = 0,
 ) -> None:
-    """Generate a built-in trace and write it as Parquet; the same seed gives the same bytes."""
+    """Generate a trace and write it as Parquet; the same seed gives the same bytes.
+
+    NAME is a built-in trace, or a TOML file that describes a generator (docs/traces.md); `kvrm trace fit` writes one.
+    """
     folders.check(Path(out), kind="file", force=force)
-    _known(name)
+    if Path(name).suffix != ".toml":
+        _known(name)
     source = opened(name, Reading(rows=rows, seed=seed))
     note(f"{source.info.rows} requests written to {traces.convert_trace(source, out, force=force)}")
 

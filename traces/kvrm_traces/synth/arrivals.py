@@ -24,6 +24,11 @@ BLOCK_ROWS = 65536
 class ArrivalProcess(Protocol):
     """Blocks of arrival times, int64 ns, never decreasing within and across blocks; endless."""
 
+    @property
+    def rate_per_s(self) -> float:
+        """The long-run mean rate."""
+        ...
+
     def blocks(self, rng: np.random.Generator) -> Iterator[Times]:
         """Draw from `rng`, which nothing else may use."""
         ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,7 @@ from kvrm_traces.selection import checked_count
 from kvrm_traces.stream import Stream
 from kvrm_traces.synth.arrivals import BLOCK_ROWS, ArrivalProcess
 from kvrm_traces.synth.lengths import Lengths
-from kvrm_traces.synth.preset import Preset, load_presets
+from kvrm_traces.synth.preset import Preset, load_preset, load_presets
 from kvrm_traces.trace import Trace
 
 _PRESETS = load_presets()
@@ -75,25 +76,39 @@ def _drawn(lengths: Lengths, rng: np.random.Generator) -> Iterator[npt.NDArray[n
         yield lengths.draw(rng, BLOCK_ROWS)
 
 
+#: An eighth of what int64 holds: a seed may take longer than the mean.
+LATEST_NS = 2**60
+
 #: More than a year of the busiest public traces; beyond it a length is a slip of the hand.
 MOST_ROWS = 10_000_000_000
 
 
 def open_builtin(name: str, *, rows: int | None = None, seed: int = 0) -> Trace:
     """The built-in trace of this name (a key of BUILTINS), `rows` requests long (default: the preset's)."""
-    preset = _PRESETS[name]
+    return generated(_PRESETS[name], rows, seed, "built-in trace", f"built-in {name}, seed {seed}")
+
+
+def open_generator(path: Path, *, rows: int | None = None, seed: int = 0) -> Trace:
+    """The trace of a generator in a TOML file. Raises TraceError when it describes none."""
+    return generated(load_preset(path), rows, seed, "generator", str(path))
+
+
+def generated(preset: Preset, rows: int | None, seed: int, kind: str, source: str) -> Trace:
+    """The trace of a generator, `rows` requests long; `kind` and `source` are how it is told of."""
     count = checked_count("rows", preset.rows if rows is None else rows, 1)
     if count > MOST_ROWS:
-        raise TraceError(f"rows {count}: a built-in trace has at most {MOST_ROWS:,} requests")
+        raise TraceError(f"rows {count}: a {kind} has at most {MOST_ROWS:,} requests")
     checked_count("seed", seed, 0)
+    if count / preset.arrivals.rate_per_s > LATEST_NS / 1e9:
+        raise TraceError(f"{source}: {count} requests take longer than int64 nanoseconds hold; fewer, or faster")
     store = BuiltinStore(preset, count, seed)
     clock = Clock()
     for batch in store.batches(0, count, ("arrival_ns",), BLOCK_ROWS):
         clock.see(int64_values(batch.column(0)))
-    notes = (f"built-in trace {name}, seed {seed}: {preset.source}", pace(count, clock.span_ns))
+    notes = (f"{kind} {preset.name}, seed {seed}: {preset.source}", pace(count, clock.span_ns))
     info = TraceInfo(
-        name=name,
-        source=f"built-in {name}, seed {seed}",
+        name=preset.name,
+        source=source,
         format="builtin",
         unit="ns",
         rows=count,
