@@ -125,9 +125,14 @@ class Cells:
         if known not in self._built:
             file = name.endswith(".toml") or "/" in name or "\\" in name
             loaded = load(self._path(name) if file else name)
+            if len(self._built) >= _MOST_REMEMBERED:
+                self._built.clear()
             self._built[known] = _with(loaded, section, changes) if changes else loaded
         return self._built[known]
 
+
+#: Where every cell has a policy of its own, as in a sample, those of before are let go.
+_MOST_REMEMBERED = 512
 
 RUN_KEYS = tuple(RunSettings.model_fields)
 _NAMED = ("policy", "model", "hardware")

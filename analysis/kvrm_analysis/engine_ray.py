@@ -10,7 +10,9 @@ from __future__ import annotations
 import importlib.util
 import os
 import socket
+import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import redirect_stdout
 from itertools import count
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -45,7 +47,8 @@ def _do(name: str, work: list[Any], task: Any) -> tuple[str, Any]:
 class RayEngine:
     """See :class:`kvrm_analysis.engines.Engine`. ``address`` None: a cluster of ``workers`` processes on this machine;
     else ``workers`` tasks at a time there (None: as many as it has cores). A process that is connected to a cluster
-    already stays with that one.
+    already stays with that one. Ray writes notices of its own (a process died) to stdout, which is for results: while
+    the engine is open they go to stderr.
 
     Raises InputError without the extra ``ray``, or where there is no cluster at the address.
     """
@@ -58,6 +61,7 @@ class RayEngine:
         self.workers = checked_workers(workers)
         self._ours = False
         self._task: Any = None
+        self._notices = redirect_stdout(sys.stderr)
         #: The work that the cluster has, its name, and the reference to it.
         self._put: tuple[Any, str, Any] | None = None
 
@@ -80,6 +84,7 @@ class RayEngine:
                 raise InputError(f"no Ray cluster {where}: {str(error).splitlines()[0]}") from error
         if self.address is not None and self._asked is None:
             self.workers = max(1, int(ray.cluster_resources().get("CPU", 1)))
+        self._notices.__enter__()
         self._task = ray.remote(num_cpus=1, max_retries=MOST_ATTEMPTS - 1, retry_exceptions=False)(_do)
         return self
 
@@ -131,6 +136,7 @@ class RayEngine:
         if self._ours:
             ray.shutdown()
             self._ours = False
+        self._notices.__exit__(kind, error, trace)
 
 
 def _refuse_silent(address: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import kvrm
 from kvrm_analysis.engine_ray import RayEngine
 from kvrm_analysis.engines import Lost, SerialEngine
 from kvrm_analysis.study import load_study
@@ -55,6 +56,17 @@ def test_a_sweep_gives_the_same_bytes(tmp_path: Path, two: RayEngine) -> None:
         for name, engine in (("serial", SerialEngine()), ("ray", two)):
             run_plan(plan, engine, out=tmp_path / name)
     assert (tmp_path / "ray" / "cells.parquet").read_bytes() == (tmp_path / "serial" / "cells.parquet").read_bytes()
+
+
+@needs_ray
+@pytest.mark.long
+def test_replicas_apart_give_the_same_bytes(tmp_path: Path, two: RayEngine) -> None:
+    trace = kvrm.open_trace("azure-conv-like", rows=200).speedup(3)
+    kvrm.replay(trace, cluster=3, out=tmp_path / "together")
+    kvrm.replay(trace, cluster=3, engine=two, out=tmp_path / "apart")
+    for name in ("requests", "steps", "pool"):
+        file = f"{name}.parquet"
+        assert (tmp_path / "apart" / file).read_bytes() == (tmp_path / "together" / file).read_bytes()
 
 
 def _lines() -> list[str]:
