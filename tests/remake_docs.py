@@ -32,9 +32,12 @@ def remake_definitions() -> None:
     """Put every section of definitions between its marks."""
     page = METRICS.read_text(encoding="utf-8")
     for section in definitions():
-        block = f"<!-- definitions {section} -->\n{markdown(section)}\n<!-- end -->"
+        block = f"<!-- definitions {section} -->\n{markdown(section)}\n<!-- end of definitions -->"
         page = re.sub(
-            rf"<!-- definitions {section} -->.*?<!-- end -->", lambda _, new=block: new, page, flags=re.DOTALL
+            rf"<!-- definitions {section} -->.*?<!-- end of definitions -->",
+            lambda _, new=block: new,
+            page,
+            flags=re.DOTALL,
         )
     METRICS.write_text(page, encoding="utf-8")
     say(f"definitions: {METRICS.relative_to(REPO)}")

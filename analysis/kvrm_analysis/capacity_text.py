@@ -27,7 +27,7 @@ def table(capacities: Sequence[Capacity], unit: str, digits: int) -> list[str]:
         if each.interval is not None and each.coverage is not None:
             interval = f"{_span(each.interval, digits)} ({each.coverage:.1%})"
         loads = [load for edge in each.edges for load in edge if load is not None]
-        edges = _span((min(loads), max(loads)), digits) if loads else "-"
+        edges = _span((min(loads), max(loads)), digits) if loads and each.at is not None else "-"
         runs = sum(len(probes) for probes in each.probes)
         rows.append([each.policy, _number(each.at, digits), interval, edges, str(runs)])
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]

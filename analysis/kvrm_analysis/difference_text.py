@@ -6,16 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from kvrm_analysis.differences import Difference, Metric
-from kvrm_analysis.metric_names import in_words
 
 #: What is printed unless all is asked for.
 MAIN = (
-    "counts_injected", "counts_completed", "counts_rejected", "counts_truncated", "counts_unfinished",
+    "injected_requests", "completed_requests", "rejected_requests", "truncated_requests", "unfinished_requests",
     "ttft_p50_s", "ttft_p99_s", "itl_p50_s", "itl_p99_s", "itl_max_s", "tpot_exclusive_p50_s", "tpot_exclusive_p99_s",
     "e2e_p50_s", "e2e_p99_s", "queue_p99_s", "output_tokens_per_s", "requests_per_s", "kv_footprint_bytes",
-    "reserved_kv_mean_bytes", "allocated_kv_mean_bytes", "used_kv_mean_bytes", "pool_blocks", "block_fill",
-    "running_mean", "waiting_mean", "transfer_groups_per_step_mean", "transfer_moved_bytes", "transfer_move_s",
-    "padding_waste", "captures", "preemptions", "recomputed_tokens", "prefix_hit_tokens", "spikes",
+    "reserved_kv_mean_bytes", "allocated_kv_mean_bytes", "used_kv_mean_bytes", "kv_pool_blocks", "block_fill",
+    "running_mean_requests", "waiting_mean_requests", "transfer_groups_per_step", "transfer_moved_bytes",
+    "transfer_move_s", "padding_waste", "captures", "preemptions", "recomputed_tokens", "prefix_hit_tokens", "spikes",
 )  # fmt: skip
 #: What is in parentheses where latencies are not to be compared.
 _LATENCIES = ("ttft", "itl", "tpot", "e2e", "queue", "normalized")
@@ -70,12 +69,18 @@ def _cells(metric: Metric, unranked: bool) -> tuple[str, ...]:
     change = "" if metric.change is None else f"{100 * metric.change:+,.1f}%"
     if unranked and change and metric.name.startswith(_LATENCIES):
         change = f"({change})"
-    a, b = (in_words(metric.name, value) for value in (metric.a, metric.b))
+    a, b = (_number(metric, value) for value in (metric.a, metric.b))
     if metric.interval is None:
         return metric.name, a, b, change, ""
     low, high = metric.interval
     sure = "" if low <= 0 <= high else " *"
     return metric.name, a, b, change, f"[{100 * low:+,.1f}%, {100 * high:+,.1f}%]{sure}"
+
+
+def _number(metric: Metric, value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if metric.figure.unit == "count" and float(value).is_integer() else metric.figure.text(value)
 
 
 def _columns(rows: Sequence[tuple[str, ...]], alignment: str) -> list[str]:

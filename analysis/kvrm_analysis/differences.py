@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvrm_analysis.conditions import Condition, condition
-from kvrm_analysis.metric_names import known_as, numbers_of
+from kvrm_analysis.figures_of_merit import FIGURES, Figure
 from kvrm_analysis.ranking import unranked_because
 from kvrm_analysis.runs import NamedRun
 from kvrm_sim.errors import InputError
@@ -35,11 +35,16 @@ class Metric:
     ``interval``: 95% of the change, None without repeats.
     """
 
-    name: str
+    figure: Figure
     a: float | None
     b: float | None
     change: float | None
     interval: tuple[float, float] | None
+
+    @property
+    def name(self) -> str:
+        """As a column of a table of cells: the unit at its end."""
+        return self.figure.column
 
     @property
     def differs(self) -> bool:
@@ -111,7 +116,7 @@ def difference(
         b = [b[at] for at in order]
     metrics = _metrics(a, b, paired)
     by_name = {metric.name: metric for metric in metrics}
-    failures = [_judged(one, by_name[known_as(one.metric, list(by_name))]) for one in conditions]
+    failures = [_judged(one, by_name[one.figure.column]) for one in conditions]
     return Difference(
         names=names,
         repeats=(len(a), len(b)),
@@ -156,20 +161,29 @@ def _settings(a: Mapping[str, Any], b: Mapping[str, Any], *, repeated: bool) -> 
 
 
 def _metrics(a: Sequence[NamedRun], b: Sequence[NamedRun], paired: bool) -> list[Metric]:
-    sides = [[numbers_of(run.summary) for run in side] for side in (a, b)]
-    names = list(dict.fromkeys(name for side in sides for found in side for name in found))
-    return [_metric(name, *([found.get(name) for found in side] for side in sides), paired=paired) for name in names]
+    return [
+        _metric(figure, *([_value(figure, run) for run in side] for side in (a, b)), paired=paired)
+        for figure in FIGURES.values()
+    ]
 
 
-def _metric(name: str, a: Sequence[float | None], b: Sequence[float | None], *, paired: bool) -> Metric:
+def _value(figure: Figure, run: NamedRun) -> float | None:
+    """The number in a run's summary; None where it is null, or the run is of a version that had none."""
+    try:
+        return figure.value(run.summary)
+    except KeyError:
+        return None
+
+
+def _metric(figure: Figure, a: Sequence[float | None], b: Sequence[float | None], *, paired: bool) -> Metric:
     means = [None if any(v is None for v in side) else float(np.mean([float(v or 0) for v in side])) for side in (a, b)]
     of_a, of_b = means
     if of_a is None or of_b is None or of_a == 0:
-        return Metric(name, of_a, of_b, 0.0 if of_a == of_b == 0 else None, None)
+        return Metric(figure, of_a, of_b, 0.0 if of_a == of_b == 0 else None, None)
     interval = None
     if len(a) > 1 and len(b) > 1:
         interval = bootstrap(np.array(a, np.float64), np.array(b, np.float64), paired=paired)
-    return Metric(name, of_a, of_b, of_b / of_a - 1, interval)
+    return Metric(figure, of_a, of_b, of_b / of_a - 1, interval)
 
 
 def bootstrap(a: NDArray[np.float64], b: NDArray[np.float64], *, paired: bool) -> tuple[float, float] | None:
@@ -208,7 +222,9 @@ def _judged(one: Condition, metric: Metric) -> Failure | None:
 
 
 def _found(one: Condition, metric: Metric, value: float) -> str:
-    shown = f"{100 * value:+.3g}%" if one.of == "share" else f"{value:{'+' if one.of == 'difference' else ''}.6g}"
+    shown = f"{100 * value:+.3g}%"
+    if one.of != "share":
+        shown = ("+" if one.of == "difference" and value >= 0 else "") + metric.figure.text(value)
     if metric.interval is None or one.of != "share":
         return f"{metric.name} {shown}"
     low, high = metric.interval

@@ -162,6 +162,9 @@ class _Watch:
         pool_blocks = int(replica.parameters.record[0].pool_blocks)
         sampler = _Sampler(replica, self, min(pool_samples, MOST_MAP_ENTRIES // pool_blocks)) if pool_samples else None
         batches: list[NDArray[np.void]] = []
+        if sampler is None and not batch:  # nothing is to be seen at single decisions
+            for _ in self._to(self.end_ns, 0):
+                raise AssertionError("nothing asked the core to stop")
         for number, _ in enumerate(self._decisions()):
             if batch:
                 batches.append(batch_of(replica, number))

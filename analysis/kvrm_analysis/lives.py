@@ -131,7 +131,8 @@ def life_of(source: Recorded, request: Request, progress: Callable[[float], None
     arrival, finish = int(request["arrival_ns"] or 0), int(request["finish_ns"] or 0)
     row = int(request["row"] or 0)
     seen = inspect(source, arrival / 1e9, finish / 1e9, batch=True, progress=progress)
-    book = _Book(seen, row, arrival, finish)
+    written = int(request["prompt_tokens"] or 0) + int(request["delivered_tokens"] or 0) - 1
+    book = _Book(seen, row, arrival, finish, written)
     phases = book.phases()
     waits = tuple(book.wait(at, phase) for at, phase in enumerate(phases) if phase.kind == WAITING)
     disturbed, disturbers = book.disturbances()
@@ -153,9 +154,9 @@ def life_of(source: Recorded, request: Request, progress: Callable[[float], None
 
 
 class _Book:
-    """The steps of a life, and what the request did in each."""
+    """The steps of a life, and what the request did in each. ``written``: its entries in the end."""
 
-    def __init__(self, seen: Stretch, row: int, arrival_ns: int, finish_ns: int) -> None:
+    def __init__(self, seen: Stretch, row: int, arrival_ns: int, finish_ns: int, written: int) -> None:
         assert seen.batch is not None
         self.seen, self.row, self.arrival_ns, self.finish_ns = seen, row, arrival_ns, finish_ns
         self.starts, self.ends = integers(seen.steps, "start_ns"), integers(seen.steps, "end_ns")
@@ -166,7 +167,10 @@ class _Book:
         self.kinds = np.full(count, HELD_UP, object)
         self.tokens = np.zeros(count, np.int64)
         self.kinds[own["step"]] = np.where(own["slot"] >= 0, DECODE, PREFILL)
-        np.add.at(self.tokens, own["step"], own["tokens"])
+        # A step with accepted drafts writes several entries; one behind which the row lost them all writes one.
+        after = np.append(own["computed"][1:], written)
+        decoded = np.where(after > own["computed"], after - own["computed"], 1)
+        np.add.at(self.tokens, own["step"], np.where(own["slot"] >= 0, decoded, own["tokens"]))
         events = seen.events.to_pandas()
         mine = events[events["row"] == row]
         self.own_events = [(str(k), int(t)) for k, t in zip(mine["kind"], mine["time_ns"], strict=True)]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from kvrm_analysis.page import Page
 from kvrm_analysis.scene import Scene
@@ -109,7 +109,10 @@ def logarithmic(axes: Axes) -> None:
     if not len(values):
         return
     axes.set_yscale("log")
-    if values.max() < 50 * values.min():
+    if values.max() < 3 * values.min():
+        axes.yaxis.set_major_locator(MaxNLocator(4))
+        axes.yaxis.set_minor_locator(NullLocator())
+    elif values.max() < 50 * values.min():
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
     axes.yaxis.set_minor_formatter(NullFormatter())

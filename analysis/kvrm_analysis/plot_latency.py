@@ -11,10 +11,11 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, PercentF
 
 from kvrm_analysis.inspection import gap_counts
 from kvrm_analysis.latencies import LATENCIES, Cdf, Latency, cdf_of, cdf_of_counts, request_latencies_s
-from kvrm_analysis.plot_options import OBJECTIVES, PlotOptions, audits_of, not_ranked, status_of, title_of
+from kvrm_analysis.plot_options import PlotOptions, audits_of, not_ranked, status_of, title_of
 from kvrm_analysis.recorded import recorded
 from kvrm_analysis.runs import NamedRun
 from kvrm_analysis.sheet import Panel, empty, line_key, sheet
+from kvrm_analysis.slo import Term
 from kvrm_analysis.style import INK, colour, dash
 
 #: Below this share of the values a distribution's body is not looked at: the axis begins there.
@@ -27,11 +28,10 @@ def draw_latency(runs: Sequence[NamedRun], options: PlotOptions) -> Figure:
     panels, counts, kept = [], [], []
     for latency in LATENCIES:
         cdfs = [_of_requests(run, latency.key) for run in runs]
-        bound = _bound(options, latency.key)
-        panels.append(Panel(_drawing(latency, cdfs, bound), height=1.45))
+        bounds = options.bounds(latency.key)
+        panels.append(Panel(_drawing(latency, cdfs, bounds), height=1.45))
         counts += [(latency.key, cdf.n if cdf is not None else 0) for cdf in cdfs]
-        if bound is not None:
-            kept.append(_within(latency, runs, cdfs, bound))
+        kept += [_kept(term, latency, runs, cdfs) for term in bounds]
     n = max(count for _, count in counts)
     words = [audits_of(runs), f"Each curve is of every request that has the metric, at most {n:,}."]
     words += ["Dots: p99, nearest rank.", *kept, not_ranked(runs), status_of(runs)]
@@ -45,14 +45,14 @@ def draw_gaps(runs: Sequence[NamedRun], options: PlotOptions) -> Figure:
     for run in runs:
         source = recorded(run, trace=options.traces.get(run.name), replica=options.replica)
         cdfs.append(cdf_of_counts(gap_counts(source, options.told(run))))
-    bound = _bound(options, GAPS.key)
+    bounds = options.bounds(GAPS.key)
     panels = [
-        Panel(_drawing(GAPS, cdfs, bound, milliseconds=True), height=1.7),
-        Panel(_tail(cdfs, bound), height=1.7),
+        Panel(_drawing(GAPS, cdfs, bounds, milliseconds=True), height=1.7),
+        Panel(_tail(cdfs, bounds), height=1.7),
     ]
     gaps = ", ".join(f"{run.name} {cdf.n:,}" for run, cdf in zip(runs, cdfs, strict=True) if cdf is not None)
     words = [audits_of(runs), f"Gaps between tokens: {gaps}; each in a bucket at most 0.1% wide. Dots: p99."]
-    words += [_within(GAPS, runs, cdfs, bound)] if bound is not None else []
+    words += [_kept(term, GAPS, runs, cdfs) for term in bounds]
     words += [not_ranked(runs), status_of(runs)]
     key = line_key([run.name for run in runs])
     return sheet(title=title_of(runs), caption=_sentences(words), panels=panels, key=key, width=options.width)
@@ -62,12 +62,8 @@ def _of_requests(run: NamedRun, key: str) -> Cdf | None:
     return None if run.requests is None else cdf_of(request_latencies_s(run.requests, key))
 
 
-def _bound(options: PlotOptions, key: str) -> float | None:
-    return next((options.objectives[word] for word in options.objectives if OBJECTIVES[word] == key), None)
-
-
 def _drawing(
-    latency: Latency, cdfs: Sequence[Cdf | None], bound_s: float | None, *, milliseconds: bool = False
+    latency: Latency, cdfs: Sequence[Cdf | None], bounds: Sequence[Term], *, milliseconds: bool = False
 ) -> Callable[[Axes], None]:
     factor, unit = (1e3, "ms") if milliseconds else (1.0, "s")
 
@@ -80,7 +76,7 @@ def _drawing(
             axes.step(value, 100 * cdf.share, where="post", color=colour(at), linestyle=dash(at))
             p99 = min(int(np.searchsorted(cdf.share, 0.99)), len(value) - 1)
             axes.plot(value[p99], 99, "o", color=colour(at), markersize=3.2)
-        _bound_line(axes, bound_s, factor, unit)
+        _bound_lines(axes, bounds, factor)
         logarithmic_times(axes)
         axes.set(title=latency.title, xlabel=f"{unit}, log scale", ylabel="values, %", ylim=(0, 101))
         axes.yaxis.set_major_formatter(PercentFormatter(symbol=""))
@@ -88,12 +84,12 @@ def _drawing(
     return draw
 
 
-def _tail(cdfs: Sequence[Cdf | None], bound_s: float | None) -> Callable[[Axes], None]:
+def _tail(cdfs: Sequence[Cdf | None], bounds: Sequence[Term]) -> Callable[[Axes], None]:
     def draw(axes: Axes) -> None:
         for at, cdf in _known(cdfs):
             above = 1 - cdf.share
             axes.step(1e3 * cdf.value[:-1], 100 * above[:-1], where="post", color=colour(at), linestyle=dash(at))
-        _bound_line(axes, bound_s, 1e3, "ms")
+        _bound_lines(axes, bounds, 1e3)
         logarithmic_times(axes)
         axes.set(title="Gaps longer than this", xlabel="ms, log scale", ylabel="gaps, %, log scale", yscale="log")
         axes.yaxis.set_major_formatter(
@@ -126,25 +122,33 @@ def logarithmic_times(axes: Axes) -> None:
     axes.xaxis.set_minor_formatter(NullFormatter())
 
 
-def _bound_line(axes: Axes, bound_s: float | None, factor: float, unit: str) -> None:
-    if bound_s is None:
-        return
-    axes.axvline(bound_s * factor, color=INK, linewidth=0.9, linestyle=(0, (1, 1)))
-    where = axes.get_xaxis_transform()
-    axes.annotate(f"SLO {bound_s * factor:g} {unit}", (bound_s * factor, 0.03), xycoords=where, xytext=(2.5, 0),
-                  textcoords="offset points", fontsize=7, rotation=90, va="bottom")  # fmt: skip
+def _bound_lines(axes: Axes, bounds: Sequence[Term], factor: float) -> None:
+    """A line at each bound. Where it is on a percentile, a dot of a run to the left of it keeps it."""
+    for term in bounds:
+        axes.axvline(term.bound * factor, color=INK, linewidth=0.9, linestyle=(0, (1, 1)))
+        statistic = term.figure.path.partition(".")[2]
+        text = f"{statistic} {term.comparison} {term.figure.text(term.bound)}"
+        axes.annotate(text, (term.bound * factor, 0.03), xycoords=axes.get_xaxis_transform(), xytext=(2.5, 0),
+                      textcoords="offset points", fontsize=7, rotation=90, va="bottom")  # fmt: skip
 
 
-def _within(latency: Latency, runs: Sequence[NamedRun], cdfs: Sequence[Cdf | None], bound_s: float) -> str:
-    """Which share of the values met the objective."""
-    shares = []
+def _kept(term: Term, latency: Latency, runs: Sequence[NamedRun], cdfs: Sequence[Cdf | None]) -> str:
+    """Which runs keep a bound, how far the others are off, and which share of the values lies within it."""
+    kept, broken, shares = [], [], []
     for run, cdf in zip(runs, cdfs, strict=True):
+        value = term.figure.value(run.summary)
+        if value is not None and term.met(value):
+            kept.append(run.name)
+        else:
+            broken.append(f"{run.name} ({term.figure.text(value)})")
         if cdf is None or cdf.n == 0:
             continue
         values = request_latencies_s(run.requests, latency.key) if latency is not GAPS and run.requests else None
-        met = float(np.mean(values <= bound_s)) if values is not None else _share_at(cdf, bound_s)
+        met = float(np.mean(values <= term.bound)) if values is not None else _share_at(cdf, term.bound)
         shares.append(f"{run.name} {100 * met:.4g}%")
-    return f"{latency.title} within {bound_s:g} s: {', '.join(shares)}."
+    said = [f"kept by {', '.join(kept)}" if kept else "", f"not by {', '.join(broken)}" if broken else ""]
+    within = f"; values within it: {', '.join(shares)}" if shares else ""
+    return f"SLO {term}: {', '.join(filter(None, said))}{within}."
 
 
 def _share_at(cdf: Cdf, value: float) -> float:

@@ -53,10 +53,7 @@ def draw_memory(runs: Sequence[NamedRun], options: PlotOptions) -> Figure:
     ]
     if any(_caches(run) for run in runs):
         names.append(("kept for a hit (cached)", LEVELS["cached"]))
-    means = ", ".join(
-        f"{run.name} {run.summary['used_kv_bytes']['mean'] / max(1.0, run.summary['reserved_kv_bytes']['mean']):.0%}"
-        for run in runs
-    )
+    means = ", ".join(f"{run.name} {_filled(run)}" for run in runs)
     words = [
         audits_of(runs),
         f"One device. Of what is promised, filled on average: {means}. Paged: promised is what is held.",
@@ -98,6 +95,12 @@ def _levels(run: NamedRun, scene: Scene, highest: float) -> Callable[[Axes], Non
         axes.set_ylim(0, 1.14 * highest)
 
     return draw
+
+
+def _filled(run: NamedRun) -> str:
+    """Mean of what is filled, of the mean of what is promised."""
+    used, reserved = (run.summary[f"{name}_kv_bytes"]["mean"] for name in ("used", "reserved"))
+    return f"{used / reserved:.0%}" if used is not None and reserved else "nothing"
 
 
 def _caches(run: NamedRun) -> bool:

@@ -10,31 +10,26 @@ from kvrm_analysis.compare import heading
 from kvrm_analysis.ranking import unranked_because
 from kvrm_analysis.runs import NamedRun
 from kvrm_analysis.sheet import PAGE
+from kvrm_analysis.slo import Slo, Term
 from kvrm_sim.errors import InputError
 from kvrm_traces import Trace
 
 #: How the blocks of a pool are coloured: each request by a colour of its own, or each block by its state.
 ColourBy: TypeAlias = Literal["state", "owner"]
 
-#: Bounds that can be drawn: the word of the command line, the metric in the summary.
-OBJECTIVES = {
-    "ttft": "ttft_s",
-    "itl": "itl_s",
-    "tpot": "tpot_exclusive_s",
-    "e2e": "e2e_s",
-    "queue": "queue_s",
-}
+#: Metrics of which a distribution is drawn, and so a bound.
+BOUNDED = ("queue_s", "ttft_s", "itl_s", "tpot_exclusive_s", "e2e_s")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlotOptions:
-    """``objectives``: seconds by a key of ``OBJECTIVES``. ``window_s``: the stretch that a picture of the pool shows,
-    None: the whole run. ``traces``: of runs whose run.toml does not say enough, by name. ``replica``: of a cluster's
-    run.
+    """``slo``: bounds on figures of ``BOUNDED`` metrics, such as ``ttft_p99 <= 2s``. ``window_s``: the stretch that a
+    picture of the pool shows, None: the whole run. ``traces``: of runs whose run.toml does not say enough, by name.
+    ``replica``: of a cluster's run.
     """
 
     width: float = PAGE
-    objectives: Mapping[str, float] = field(default_factory=dict)
+    slo: Slo | None = None
     window_s: tuple[float, float | None] | None = None
     colour_by: ColourBy = "state"
     traces: Mapping[str, Trace] = field(default_factory=dict)
@@ -42,11 +37,17 @@ class PlotOptions:
     progress: Callable[[str, float], None] | None = None
 
     def __post_init__(self) -> None:
-        for name, bound in self.objectives.items():
-            if name not in OBJECTIVES or not bound > 0:
+        for term in self.slo.terms if self.slo is not None else ():
+            if term.figure.path.partition(".")[0] not in BOUNDED:
                 raise InputError(
-                    f"objective {name} = {bound}: should be one of {', '.join(OBJECTIVES)}, in seconds above 0"
+                    f"--slo: {term}: no distribution shows it; there are bounds on queue, ttft, itl, tpot_exclusive "
+                    "and e2e, e.g. 'ttft_p99 <= 2s'"
                 )
+
+    def bounds(self, metric: str) -> list[Term]:
+        """The bounds on a metric of the summary, such as ``ttft_s``."""
+        terms = self.slo.terms if self.slo is not None else ()
+        return [term for term in terms if term.figure.path.partition(".")[0] == metric]
 
     def told(self, run: NamedRun) -> Callable[[float], None] | None:
         """Where to tell how far a run that is simulated again has come."""

@@ -10,6 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter
 from numpy.typing import NDArray
 
 from kvrm_analysis.series import Floats
@@ -29,6 +30,8 @@ from kvrm_sim.errors import InputError
 DEFAULT_METRICS = ("ttft_p99_s", "itl_p99_s", "output_tokens_per_s")
 PARETO_METRICS = ("reserved_kv_mean_bytes", "output_tokens_per_s")
 MARKERS = "osD^vP*X"
+#: Metrics that are not to be compared where a cell is overloaded.
+_LATENCIES = ("ttft", "itl", "tpot", "e2e", "queue", "normalized")
 #: Values that span more than this are shaded by their logarithm.
 WIDE = 20.0
 #: Panels of one figure at most.
@@ -57,16 +60,17 @@ def draw_heatmap(study: StudyTable, options: StudyOptions) -> Figure:
     y = options.y or _next([axis for axis in free if axis != x], study)
     for axis in (x, y):
         study.check(axis)
-    study.column(metric)
+    values, late = scaled(metric, study.column(metric)), _overloaded(study) * metric.startswith(_LATENCIES)
     facets = study.values(by) if by else [None]
     if len(facets) > MOST_FACETS:
         raise InputError(f"{study.name}: {by} has {len(facets)} values, a figure has at most {MOST_FACETS} panels")
-    grids = [_grid(study, x, y, metric, by, facet) for facet in facets]
+    grids = [_grid(study, x, y, values, by, facet) for facet in facets]
+    unranked = [_grid(study, x, y, late, by, facet) > 0 for facet in facets]
     shade = _shade(np.concatenate([grid[~np.isnan(grid)] for grid in grids]), more_is_better(metric))
     tall = max(1.0, 0.27 * len(study.values(y)))
     panels = [
-        Panel(_heat(study, (x, y), grid, shade, "" if by is None else f"{by} = {word(facet)}"), height=tall)
-        for grid, facet in zip(grids, facets, strict=True)
+        Panel(_heat(study, (x, y), grid, off, shade, "" if by is None else f"{by} = {word(facet)}"), height=tall)
+        for grid, off, facet in zip(grids, unranked, facets, strict=True)
     ]
     others = [axis for axis in study.axes if axis not in (x, y, by)]
     how = f"{label_of(metric)}; {'more' if more_is_better(metric) else 'less'} is better, and darker."
@@ -145,6 +149,8 @@ def draw_tornado(study: StudyTable, options: StudyOptions) -> Figure:
             axes.annotate(bar.axis, (0, float(y)), xycoords=axes.get_yaxis_transform(), xytext=(2, 14), fontsize=7.5,
                           textcoords="offset points", va="center", color=FAINT)  # fmt: skip
         axes.set_yticks([])
+        if lows.min() >= 0:  # to the left there is room for names, where no value can be
+            axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}" if value >= 0 else ""))
         room = 0.3 * float(highs.max() - lows.min()) or 1.0
         axes.set_xlim(float(lows.min()) - room, float(highs.max()) + room)
         axes.set_ylim(-0.5, len(bars) - 0.2)
@@ -177,9 +183,9 @@ def _swing(study: StudyTable, axis: str, values: Floats, known: NDArray[np.bool_
     return _Swing(axis, means[low], means[high], low, high)
 
 
-def _grid(study: StudyTable, x: str, y: str, metric: str, by: str | None, facet: object) -> Floats:
-    """Mean of the metric, [values of y, values of x]; NaN where no cell is done."""
-    values = pd.Series(scaled(metric, study.column(metric)))
+def _grid(study: StudyTable, x: str, y: str, metric: Floats, by: str | None, facet: object) -> Floats:
+    """Mean of a number of each cell, [values of y, values of x]; NaN where no cell is done."""
+    values = pd.Series(metric)
     words = {axis: study.cells[axis].map(word) for axis in (x, y, *([by] if by else []))}
     here = pd.Series(True, values.index) if by is None else words[by] == word(facet)
     found = np.full((len(study.values(y)), len(study.values(x))), np.nan)
@@ -216,13 +222,19 @@ def _shade(values: Floats, more: bool) -> _Shade:
 
 
 def _heat(
-    study: StudyTable, axes_names: tuple[str, str], grid: Floats, shade: _Shade, title: str
+    study: StudyTable,
+    axes_names: tuple[str, str],
+    grid: Floats,
+    unranked: NDArray[np.bool_],
+    shade: _Shade,
+    title: str,
 ) -> Callable[[Axes], None]:
     def draw(axes: Axes) -> None:
         places = shade.of(grid)
         axes.imshow(places, aspect="auto", origin="lower", cmap="cividis_r", vmin=0, vmax=1)
         for (row, column), value in np.ndenumerate(grid):
             text, ink = ("x", FAINT) if np.isnan(value) else (f"{value:.3g}", INK)
+            text = f"({text})" if unranked[row, column] else text
             ink = "white" if places[row, column] > 0.5 else ink
             axes.text(column, row, text, ha="center", va="center", fontsize=7, color=ink)
         for axis, name in zip((axes.xaxis, axes.yaxis), axes_names, strict=True):
@@ -245,6 +257,13 @@ def _configurations(study: StudyTable, single: Floats) -> tuple[NDArray[np.int64
     means = np.stack([np.bincount(index, single[:, at]) / counts for at in range(2)], axis=1)
     order = np.argsort(first)
     return np.asarray(first[order], np.int64), means[order]
+
+
+def _overloaded(study: StudyTable) -> Floats:
+    """1 for cells whose backlog grew to the end, else 0."""
+    if "overloaded" not in study.cells:
+        return np.zeros(len(study.cells))
+    return np.array([float(value is True or value == 1) for value in study.cells["overloaded"]])
 
 
 def _present(study: StudyTable, names: Sequence[str]) -> str:
@@ -283,6 +302,6 @@ def _caption(study: StudyTable, words: Sequence[str]) -> str:
     status, late = "", ""
     if "calibrated" in cells:
         status = "Calibrated." if cells["calibrated"].all() else "Uncalibrated: no coefficient was measured."
-    if "overloaded" in cells and (overloaded := int(cells["overloaded"].fillna(False).astype(bool).sum())):
-        late = f"{overloaded} cells are overloaded: their latencies grow with the length of the trace."
+    if overloaded := int(_overloaded(study).sum()):
+        late = f"{overloaded} cells are overloaded: their latencies (in parentheses) grow with the length of the trace."
     return " ".join(filter(None, [*words, n, late, status]))

@@ -154,6 +154,8 @@ def _nothing(kind: str, runs: Sequence[NamedRun]) -> str | None:
     """Why a figure would show nothing, or None."""
     if kind == "latency" and all(run.requests is None for run in runs):
         return "requests were not recorded"
+    if all(run.steps.num_rows == 0 for run in runs):
+        return "no step ran"
     if kind == "bytes" and not any(run.summary["transfer"]["bytes_moved"] for run in runs):
         return "nothing was copied into staging"
     if kind == "padding" and not any(run.summary["padding_waste"] is not None for run in runs):

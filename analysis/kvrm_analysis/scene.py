@@ -15,8 +15,9 @@ from kvrm_analysis.series import Floats, Grid, arrivals_per_bin, bursts, grid_of
 
 #: A run that goes on for longer than this many arrival spans is cut off in the figure, which says so.
 LONGEST_SPANS = 1.5
-#: Above this the axis is in minutes.
-MINUTES_FROM_S = 600
+#: Above these the axis is in minutes, then in hours.
+MINUTES_FROM_S, HOURS_FROM_S = 600, 6 * 3600
+_SECONDS = {"s": 1, "min": 60, "h": 3600}
 
 
 @dataclass(frozen=True)
@@ -34,15 +35,16 @@ class Scene:
     @property
     def unit(self) -> str:
         """Unit of the time axis."""
-        return "min" if self.grid.end_s > MINUTES_FROM_S else "s"
+        return "h" if self.grid.end_s > HOURS_FROM_S else "min" if self.grid.end_s > MINUTES_FROM_S else "s"
 
     def time(self, seconds: Floats) -> Floats:
         """Seconds in the unit of the time axis."""
-        return seconds / 60 if self.unit == "min" else seconds
+        return seconds / _SECONDS[self.unit]
 
     def clock(self, seconds: float) -> str:
         """A time for people."""
-        return f"{seconds / 60:.0f} min" if self.unit == "min" else f"{seconds:.3g} s"
+        digits = {"s": ".3g", "min": ".0f", "h": ".1f"}[self.unit]
+        return f"{seconds / _SECONDS[self.unit]:{digits}} {self.unit}"
 
 
 def scene_of(runs: Sequence[RunLike], names: Sequence[str] | None = None) -> Scene:

@@ -24,7 +24,7 @@ PAGE, COLUMN = 7.2, 3.5
 #: Inches: left of an axes (its labels), right of it, above it (its title), below it (its times and their name).
 LEFT, RIGHT, ABOVE, BELOW = 0.62, 0.13, 0.26, 0.44
 #: Letters an inch, at the sizes below: what is wrapped stays within the figure.
-LETTERS = {9.0: 13.6, 8.5: 14.0, 7.5: 18.0}
+LETTERS = {9.0: 14.2, 8.5: 14.0, 7.5: 18.0}
 
 
 @dataclass(frozen=True)

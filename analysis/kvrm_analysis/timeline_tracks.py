@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from kvrm_analysis.inspection import CACHED, FREE, LEAVING, SHARED, PoolMap
 from kvrm_analysis.series import integers
-from kvrm_analysis.trace_events import EventWriter, microseconds
+from kvrm_analysis.trace_events import EventWriter, microsecond, microseconds
 from kvrm_sim.state import PARTS
 
 ENGINE, REQUESTS, POOL = 1, 2, 3
@@ -141,9 +142,9 @@ def _turns(events: pa.Table | None) -> dict[int, list[tuple[int, str]]]:
     """By request, when it was admitted and preempted."""
     found: dict[int, list[tuple[int, str]]] = {}
     if events is not None:
-        for event in events.to_pylist():
-            if event["kind"] in ("admit", "preempt"):
-                found.setdefault(event["row"], []).append((event["time_ns"], event["kind"]))
+        chosen = events.filter(pc.is_in(events["kind"].cast(pa.string()), pa.array(["admit", "preempt"])))
+        for kind, time_ns, row in zip(*(chosen[name].to_pylist() for name in ("kind", "time_ns", "row")), strict=True):
+            found.setdefault(row, []).append((time_ns, kind))
     return found
 
 
@@ -185,7 +186,7 @@ def _span(
 
 
 def _event(phase: str, row: int, name: str, time_ns: int, told: dict[str, Any]) -> str:
-    (ts,) = microseconds(np.array([time_ns]))
+    ts = microsecond(time_ns)
     args = f',"args":{json.dumps(told, separators=(",", ":"))}' if told else ""
     return (
         f'{{"ph":"{phase}","pid":{REQUESTS},"tid":0,"cat":"request","id":{row},'

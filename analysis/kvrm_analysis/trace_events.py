@@ -36,6 +36,12 @@ def microseconds(times_ns: NDArray[np.int64]) -> list[str]:
     ]
 
 
+def microsecond(time_ns: int) -> str:
+    """One of them: an array of one takes ten times as long."""
+    whole, rest = divmod(time_ns, 1000)
+    return f"{whole}.{rest:03d}1" if int((time_ns / 1000.0) * 1000.0) != time_ns else f"{whole}.{rest:03d}"
+
+
 class EventWriter:
     """A file of events; ``about`` is said in it. A context manager: the file is whole when it has been left."""
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvrm_analysis.axes import Axis, Dimension, rounded
+from kvrm_analysis.cell_keys import code_version
 from kvrm_analysis.cell_rows import Row, failed_row
 from kvrm_analysis.cell_traces import CellTraces, reading_of, share_files
 from kvrm_analysis.cell_work import CellTask, CellWork, ran
@@ -102,7 +103,10 @@ def cell_work(study: TuneStudy, shared: Mapping[str, SharedTrace] | None = None)
             shared = share_files([reading_of(options, seed, file.folder)], Path(folder))
         traces = CellTraces(shared, file.folder)
         plugins = tuple(file.path(name) for name in file.plugins)
-        yield CellWork(shared=shared or {}, folder=file.folder, plugins=plugins), traces.open(options, seed).info.rows
+        yield (
+            CellWork(shared=shared or {}, folder=file.folder, plugins=plugins, code=code_version()),
+            traces.open(options, seed).info.rows,
+        )
 
 
 class Search:

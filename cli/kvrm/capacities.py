@@ -117,7 +117,8 @@ class Capacities:
         lines = [self.title, *table(self.found, self.unit, 3 if self.find == "rate" else 0)]
         if self.gpus_per_replica > 1 and self.find == "replicas":
             lines.append(f"a replica is {self.gpus_per_replica} GPUs")
-        lines.append(f"realisations: {self.realisations}; the capacity is met by {self.effort.share:.0%} of all alike")
+        of_all = f"; the capacity is met by {self.effort.share:.0%} of all alike" if self.found[0].coverage else ""
+        lines.append(f"realisations: {self.realisations}{of_all}")
         return "\n".join([*lines, *notes(self.found, self.unit, self.slo), *self.warnings])
 
 

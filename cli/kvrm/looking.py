@@ -48,13 +48,13 @@ def explain(
     """One request's life, part by part, and who it waited for. The run is simulated again over that life.
 
     ``request``: its row of the trace as replayed (``row`` of requests.parquet); None: the slowest by ``slowest``: e2e,
-    ttft, queue or tpot, of ``replica`` where one is named. ``trace``: where it is not where it was. Raises InputError
-    for a request that there is not or that was not served, and RunError when the run that is simulated again is
-    another one.
+    ttft, queue or tpot, of ``replica`` where one is named. ``trace``: the file where it is now, or an opened trace
+    as it was replayed. Raises InputError for a request that there is not or that was not served, and RunError when the
+    run that is simulated again is another one.
     """
     from kvrm.api import open_trace
     from kvrm_analysis.lives import choose, life_of
-    from kvrm_analysis.recorded import recorded
+    from kvrm_analysis.recorded import as_replayed, recorded
     from kvrm_analysis.runs import open_runs
     from kvrm_traces.errors import InputError
 
@@ -64,6 +64,6 @@ def explain(
     with plugged(plugins):
         chosen = choose(runs[0], request, slowest, replica)
         of = chosen.get("replica")
-        opened = open_trace(trace) if isinstance(trace, (str, Path)) else trace
+        opened = as_replayed(runs[0], open_trace(trace)) if isinstance(trace, (str, Path)) else trace
         source = recorded(runs[0], trace=opened, replica=None if of is None else int(of))
         return life_of(source, chosen, progress)

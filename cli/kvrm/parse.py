@@ -77,18 +77,3 @@ def columns(texts: Sequence[str]) -> dict[str, str]:
             )
         found[ours.strip()] = theirs
     return found
-
-
-def seconds_by_metric(texts: Sequence[str]) -> dict[str, float]:
-    """``METRIC=SECONDS`` each. Raises a usage error that shows the form; which metrics there are, others check."""
-    found: dict[str, float] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        try:
-            bound = float(value)
-        except ValueError:
-            bound = math.nan
-        if not equals or not name.strip() or not 0 < bound < math.inf:
-            raise typer.BadParameter(f"{text!r} is not METRIC=SECONDS, e.g. ttft=2.5", param_hint="--slo")
-        found[name.strip()] = bound
-    return found

@@ -36,7 +36,7 @@ def plot(
     formats: Sequence[str] = ("png", "svg"),
     names: Sequence[str] | None = None,
     width: Width = "page",
-    slo: Mapping[str, float] | None = None,
+    slo: str | Sequence[str] | None = None,
     window_s: tuple[float, float | None] | None = None,
     colour_by: Literal["state", "owner"] = "state",
     replica: int | None = None,
@@ -52,8 +52,9 @@ def plot(
 
     ``kinds``: keys of :func:`plot_kinds`; none: all that fit and simulate nothing again. With ``out`` each figure is
     written into that folder, as KIND.png and so on (``formats``: png, svg, pdf); files that exist are refused unless
-    ``force``. ``slo``: seconds by ``ttft``, ``itl``, ``tpot``, ``e2e`` or ``queue``. ``window_s``, ``colour_by``: of
-    the picture of the pool. ``replica``: of a cluster's run. ``trace``: where run.toml does not say how it was read.
+    ``force``. ``slo``: bounds such as ``ttft_p99 <= 2s``, drawn in the distributions. ``window_s``, ``colour_by``: of
+    the picture of the pool. ``replica``: of a cluster's run. ``trace``: the file where it is now, or an opened trace
+    as it was replayed.
     ``x``, ``y``, ``metric``, ``by``: columns of a study. Raises InputError, and RunError when a run that is simulated
     again is another one.
     """
@@ -61,6 +62,7 @@ def plot(
     from kvrm_analysis.plot_study import StudyOptions
     from kvrm_analysis.plots import draw_kinds
     from kvrm_analysis.sheet import COLUMN, PAGE
+    from kvrm_analysis.slo import parse_slo
 
     _check_formats(formats)
     inches = PAGE if width == "page" else COLUMN
@@ -70,7 +72,7 @@ def plot(
             traces = _traces(sources, names, trace)
         options = PlotOptions(
             width=inches,
-            objectives=dict(slo or {}),
+            slo=parse_slo(slo, "--slo") if slo else None,
             window_s=window_s,
             colour_by=colour_by,
             traces=traces,
@@ -96,12 +98,16 @@ def plot_kinds() -> dict[str, str]:
 def _traces(
     sources: Sequence[str | Path | RunLike], names: Sequence[str] | None, trace: str | Path | Trace
 ) -> dict[str, Trace]:
-    """The one trace that was named, for every run."""
+    """The one trace that was named, for every run: an opened one as it is, a file cut and scaled as the run's was."""
     from kvrm.api import open_trace
+    from kvrm_analysis.recorded import as_replayed
     from kvrm_analysis.runs import open_runs
 
-    opened = open_trace(trace) if isinstance(trace, (str, Path)) else trace
-    return {run.name: opened for run in open_runs(sources, names)}
+    runs = open_runs(sources, names)
+    if not isinstance(trace, (str, Path)):
+        return {run.name: trace for run in runs}
+    opened = open_trace(trace)
+    return {run.name: as_replayed(run, opened) for run in runs}
 
 
 def _check_formats(formats: Sequence[str]) -> None:

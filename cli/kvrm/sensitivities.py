@@ -71,7 +71,8 @@ def _loaded(study: StudySource) -> SensitivityStudy:
 
 def command(
     study: Annotated[
-        str, typer.Argument(metavar="STUDY.toml", help="The study: base configuration, axes and [sensitivity].")
+        str,
+        typer.Argument(metavar="STUDY.toml", help="The study: base configuration, axes, and the table sensitivity."),
     ],
     *,
     out: Annotated[

@@ -87,7 +87,9 @@ def _loaded(study: StudySource, trials: int | None, sampler: str | None, seed: i
 
 
 def command(
-    study: Annotated[str, typer.Argument(metavar="STUDY.toml", help="The study: base configuration, axes and [tune].")],
+    study: Annotated[
+        str, typer.Argument(metavar="STUDY.toml", help="The study: base configuration, axes, and the table tune.")
+    ],
     *,
     out: Annotated[
         str | None, typer.Option("--out", "-o", help="Folder of the search. Default: runs/tune-NAME, of the study.")

@@ -102,6 +102,18 @@ def test_steps_that_leave_a_request_out_hold_it_up(run: NamedRun, tmp_path_facto
     assert shares(life.phases)[HELD_UP] > 0
 
 
+def test_accepted_drafts_count_as_tokens(tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("runs") / "drafts"
+    run = replayed(folder, "graph-paged", overrides={"speculation.draft_tokens": 3, "speculation.acceptance": 0.7})
+    life = kvrm.explain(folder)
+    check_sums(life)
+    decode = [phase for phase in life.phases if phase.kind == DECODE]
+    assert sum(phase.tokens for phase in decode) > 1.5 * sum(phase.steps for phase in decode)
+    assert life.request["preemptions"] == 0
+    assert sum(phase.tokens for phase in decode) + 1 == life.request["delivered_tokens"]
+    assert run.summary["speculation"]["accepted_tokens"] > 0
+
+
 def test_json_holds_the_same(run: NamedRun) -> None:
     assert run.folder is not None
     life = kvrm.explain(run.folder)

@@ -16,6 +16,7 @@ from kvrm_analysis.plot_options import PlotOptions
 from kvrm_analysis.plots import KINDS, draw_kinds
 from kvrm_analysis.runs import NamedRun
 from kvrm_analysis.sheet import COLUMN, PAGE
+from kvrm_analysis.slo import parse_slo
 from kvrm_analysis.style import FORMATS, save_as
 from kvrm_sim.errors import InputError
 from tests.analysis.made_up_runs import made_up_run
@@ -32,7 +33,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[NamedRun]:
 
 def drawn(runs: list[NamedRun], kind: str, options: PlotOptions | None = None) -> Figure:
     folders = [run.folder for run in runs if run.folder is not None]
-    options = options or PlotOptions(objectives={"ttft": 0.5, "itl": 0.05}, window_s=(60.0, 120.0))
+    options = options or PlotOptions(slo=parse_slo("ttft_p99 <= 500ms, itl_p99 <= 50ms"), window_s=(60.0, 120.0))
     return draw_kinds(folders, [kind], options=options).figures[kind]
 
 
@@ -41,8 +42,8 @@ def words(figure: Figure) -> str:
 
 
 SAYS = {
-    "latency": ("SLO 0.5 s", "TTFT) within 0.5 s: static", "p99", "s, log scale", "values, %"),
-    "gaps": ("SLO 50 ms", "ITL) within 0.05 s", "Gaps longer than this", "ms, log scale"),
+    "latency": ("p99 <= 500 ms", "SLO ttft_p99 <= 500 ms: ", "values within it: static", "s, log scale", "values, %"),
+    "gaps": ("p99 <= 50 ms", "SLO itl_p99 <= 50 ms: ", "Gaps longer than this", "ms, log scale"),
     "time": ("requests/s", "tokens/s", "Requests that wait", "time since the first arrival, s"),
     "memory": ("GiB", "reserved", "set aside", "filled on average", "pool"),
     "pool": ("block", "holds tokens", "held, nothing in it yet", "2,600 blocks of 16 tokens", "samples"),
@@ -113,8 +114,8 @@ def test_what_cannot_be_drawn_is_refused(runs: list[NamedRun], tmp_path: Path) -
         draw_kinds([made_up_run("static")], ["heatmap"])
     with pytest.raises(InputError, match="was not written to a folder"):
         draw_kinds([made_up_run("static")], ["pool"])
-    with pytest.raises(InputError, match="objective ttfb = 1"):
-        PlotOptions(objectives={"ttfb": 1.0})
+    with pytest.raises(InputError, match="reserved_kv_mean <= 5 GiB: no distribution shows it"):
+        PlotOptions(slo=parse_slo("reserved_kv_mean <= 5GiB"))
     with pytest.raises(InputError, match="not the folder of a run"):
         draw_kinds([tmp_path / "nothing"])
 

@@ -62,11 +62,12 @@ def test_a_heat_map_shows_means_over_repeats_and_where_there_is_no_result() -> N
     text = words(draw_heatmap(study(), StudyOptions()))
     assert "TTFT p99, s over pager.block_size_tokens (to the right) and trace.speedup (up)" in text
     assert "policy = static" in text
-    assert "64.5" in text  # 2 * 32, and the mean of the seeds
+    assert "(64.5)" in text  # 2 * 32, and the mean of the seeds
     assert " x " in text
     assert "20 cells with results; 4 does not fit." in text
     assert "Uncalibrated" in text
     assert "10 cells are overloaded" in text
+    assert " 4.5 " in text  # half the speed keeps up
 
 
 def test_the_front_is_what_nothing_beats() -> None:

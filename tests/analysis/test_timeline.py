@@ -17,7 +17,7 @@ from kvrm_analysis.recorded import recorded
 from kvrm_analysis.runs import NamedRun
 from kvrm_analysis.timeline import Timeline, write_timeline
 from kvrm_analysis.timeline_tracks import ENGINE, EXPOSED, POOL, REQUESTS, STEPS, TRANSFERS
-from kvrm_analysis.trace_events import microseconds
+from kvrm_analysis.trace_events import microsecond, microseconds
 from kvrm_sim.errors import InputError, RunError
 from kvrm_sim.state import PARTS
 from tests.analysis.small_runs import replayed
@@ -169,6 +169,7 @@ def test_no_nanosecond_is_lost_by_a_reader_that_cuts() -> None:
     for text, time in zip(microseconds(times), times.tolist(), strict=True):
         assert int(float(text) * 1000.0) == time
         assert round(float(text) * 1000.0) == time
+        assert microsecond(time) == text
 
 
 @pytest.mark.parametrize(

@@ -76,8 +76,8 @@ def test_plot_lists_its_kinds(terminal: Terminal) -> None:
     [
         (("--kind", "heat"), "kind 'heat': of runs there are latency"),
         (("--format", "jpg"), "format 'jpg': should be one of png, svg, pdf"),
-        (("--slo", "ttft=fast"), "'ttft=fast' is not METRIC=SECONDS"),
-        (("--slo", "ttfb=1"), "objective ttfb = 1.0"),
+        (("--slo", "ttft=fast"), "--slo: 'ttft=fast' is not FIGURE <= AMOUNT"),
+        (("--slo", "preemptions <= 5"), "no distribution shows it"),
         (("--kind", "pool", "--window", "9000:9001"), "window 9000:9001 s: should be START < END within the run"),
         (("--kind", "pool", "--replica", "3"), "has one replica, number 0"),
         (("--name", "a"), "should be 2 distinct names"),
@@ -106,7 +106,7 @@ def test_diff_fails_when_a_condition_holds(both: Path, terminal: Terminal) -> No
 
 def test_diff_refuses_what_it_cannot_read(both: Path, terminal: Terminal) -> None:
     same = (both / "kv-rm", both / "kv-rm")
-    assert "metric 'itl_p9' is unknown" in terminal.refused("diff", *same, "--fail-if", "itl_p9 > 1")
+    assert "'itl_p9' is no figure of a run" in terminal.refused("diff", *same, "--fail-if", "itl_p9 > 1")
     assert "no repeats of one configuration" in terminal.refused("diff", both, both / "kv-rm")
 
 
@@ -118,6 +118,19 @@ def test_explain_tells_a_life(both: Path, terminal: Terminal) -> None:
         assert word in done.stdout
     assert terminal.run("explain", both / "kv-rm", "--slowest", "ttft", "--json") == 0
     assert json.loads(terminal.out)["slower_than_share"]["ttft"] == pytest.approx(59 / 60)
+
+
+def test_a_file_that_was_moved_is_named_and_cut_as_it_was(tmp_path: Path, terminal: Terminal) -> None:
+    rows = "".join(f"{at / 2},{50 + at},{5 + at % 7}\n" for at in range(40))
+    file = tmp_path / "trace.csv"
+    file.write_text(f"arrival_s,prompt_tokens,output_tokens\n{rows}", encoding="utf-8")
+    run = tmp_path / "run"
+    kvrm.replay(kvrm.open_trace(file).limit(30).speedup(3.0), "graph-paged", out=run)
+    moved = file.rename(tmp_path / "moved.csv")
+    assert "is not there: name it where it is (--trace)" in terminal.refused("explain", run)
+    assert terminal.run("explain", run, "--trace", moved) == 0
+    asked = ("--kind", "pool", "--format", "png", "-o", tmp_path / "out", "--trace", moved)
+    assert terminal.run("plot", run, *asked) == 0
 
 
 def test_explain_refuses_what_has_no_life(both: Path, terminal: Terminal) -> None:

@@ -40,7 +40,7 @@ def test_every_block_of_the_pages_is_remade_and_every_figure_is_shown() -> None:
     pages = [reproduce.README, *sorted((reproduce.REPO / "docs").glob("*.md"))]
     text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
     names = re.findall(r"<!-- reproduce (\S+) -->", text)
-    assert sorted(names) == sorted(reproduce.BUILT_IN | reproduce.PUBLIC)
+    assert sorted(names) == sorted(reproduce.BUILT_IN | reproduce.SEARCHES | reproduce.PUBLIC)
     assert text.count("<!-- end -->") == len(names)
     for name in reproduce.FIGURES:
         assert f"figures/{name}.png)" in text

@@ -8,29 +8,34 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.cli_process import kvrm, refusal
+import kvrm
+from kvrm.main import run_command
+from tests.cli import cli_process
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "one"
-    done = kvrm("replay", "chat-burst", "--rows", "60", "--policy", "kv-rm", "--out", folder)
-    assert done.returncode == 0, done.stderr
+    kvrm.replay(kvrm.open_trace("chat-burst", rows=60), "kv-rm", out=folder)
     return folder
 
 
-def test_a_report_is_one_file_and_what_is_printed_names_it(run: Path, tmp_path: Path) -> None:
-    done = kvrm("report", run, "--name", "mine", "-o", "page.html", cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("report: page.html (")
+def test_a_report_is_one_file_and_what_is_printed_names_it(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "page.html"
+    assert run_command(["report", str(run), "--name", "mine", "-o", str(out)]) == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    assert said.out.startswith(f"report: {out} (")
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
-    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    text = out.read_text(encoding="utf-8")
     assert text.startswith("<!doctype html>")
     assert "<strong>mine</strong>" in text
 
 
 def test_a_timeline_is_gzipped_json_and_says_what_it_shows(run: Path, tmp_path: Path) -> None:
-    done = kvrm("timeline", run, "--window", "5:20", "--blocks", "0:3", "-o", "trace.json.gz", cwd=tmp_path)
+    done = cli_process.kvrm("timeline", run, "--window", "5:20", "--blocks", "0:3", "-o", "trace.json.gz", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("timeline: trace.json.gz (")
     assert "from 5 to 20 s" in done.stdout
@@ -40,26 +45,37 @@ def test_a_timeline_is_gzipped_json_and_says_what_it_shows(run: Path, tmp_path: 
     assert f"{len(document['traceEvents']):,} events" in done.stdout
 
 
-def test_a_trace_that_moved_is_named(run: Path, tmp_path: Path) -> None:
-    trace = tmp_path / "before.parquet"
-    assert kvrm("trace", "synth", "chat-burst", "--rows", "60", "--out", trace).returncode == 0
-    folder = tmp_path / "run"
-    assert kvrm("replay", trace, "--speedup", "0.5", "--policy", "kv-rm", "--out", folder).returncode == 0
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
+    """What a wrong input is told, in this process. Asserts exit code 2, one line, and a clean stdout."""
+    assert run_command([str(argument) for argument in arguments]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("kvrm: ")
+    assert "Traceback" not in said.err
+    return said.err
+
+
+def test_a_trace_that_moved_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace, folder = tmp_path / "before.parquet", tmp_path / "run"
+    kvrm.convert_trace(kvrm.open_trace("chat-burst", rows=60), trace)
+    kvrm.replay(kvrm.open_trace(trace).speedup(0.5), "kv-rm", out=folder)
     trace.rename(tmp_path / "after.parquet")
-    assert "is not there" in refusal("timeline", folder, "-o", tmp_path / "trace.json.gz")
-    named = ("--trace", tmp_path / "after.parquet", "-o", tmp_path / "trace.json.gz")
-    done = kvrm("timeline", folder, *named)
-    assert done.returncode == 0, done.stderr
+    out = tmp_path / "trace.json.gz"
+    assert "is not there" in refused(capsys, "timeline", folder, "-o", out)
+    assert run_command(["timeline", str(folder), "--trace", str(tmp_path / "after.parquet"), "-o", str(out)]) == 0
+    assert "timeline: " in capsys.readouterr().out
 
 
-def test_what_cannot_be_written_or_read_is_refused_before_the_work(run: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_written_or_read_is_refused_before_the_work(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "there").write_text("mine", encoding="utf-8")
     for command in ("report", "timeline"):
-        assert "exists" in refusal(command, run, "-o", tmp_path / "there")
-        assert "not the folder of a run" in refusal(command, tmp_path / "nowhere", "-o", tmp_path / "new")
-    assert "FIRST:LAST" in refusal("timeline", run, "--blocks", "x", "-o", tmp_path / "new")
-    assert "START:END" in refusal("timeline", run, "--window", "9:3", "-o", tmp_path / "new")
-    assert "--trace" in refusal("timeline", run, "--unit", "s", "-o", tmp_path / "new")
-    assert "distinct names" in refusal("report", run, run, "--name", "a", "--name", "a", "-o", tmp_path / "new")
+        assert "exists" in refused(capsys, command, run, "-o", tmp_path / "there")
+        assert "not the folder of a run" in refused(capsys, command, tmp_path / "nowhere", "-o", tmp_path / "new")
+    assert "FIRST:LAST" in refused(capsys, "timeline", run, "--blocks", "x", "-o", tmp_path / "new")
+    assert "START:END" in refused(capsys, "timeline", run, "--window", "9:3", "-o", tmp_path / "new")
+    assert "--trace" in refused(capsys, "timeline", run, "--unit", "s", "-o", tmp_path / "new")
+    assert "distinct names" in refused(capsys, "report", run, run, "--name", "a", "--name", "a", "-o", tmp_path / "new")
     assert (tmp_path / "there").read_text(encoding="utf-8") == "mine"
     assert [path.name for path in tmp_path.iterdir()] == ["there"]

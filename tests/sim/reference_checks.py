@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from tests.sim.reference_far_history import check_kept, check_planned, left_blocks, left_tokens
@@ -164,9 +165,12 @@ def _check_written(replica: Replica, r: Request, n: int) -> None:
 def check_staging(config: ReferenceConfig, planned: Planned, groups: list[Group]) -> None:
     """Full: each (row, logical block) of the histories is moved once. Delta: exactly those not valid before.
 
-    Either way a group is one run of physical blocks in logical order. A mixed step moves nothing.
+    Either way a group is one run of physical blocks in logical order, of one row unless staging is packed. A mixed step
+    moves nothing, nor does one whose histories are more than packed staging holds.
     """
-    moved = [(g.request.row, g.logical + i, g.source + i) for g in groups for i in range(g.blocks)]
+    moved = [(r.row, logical, g.source + i) for g in groups for i, (r, logical) in enumerate(g.places)]
+    if config.packed_blocks == 0:
+        assert all(len({r for r, _ in g.places}) == 1 for g in groups), "a group goes to two staging rows"
     if any(not r.decoding for r, _ in planned):
         assert moved == [], "a mixed step reads the block table and moves nothing"
         return
@@ -175,7 +179,19 @@ def check_staging(config: ReferenceConfig, planned: Planned, groups: list[Group]
         valid = set() if config.staging == "full" or r.staged_blocks is None else r.staged_blocks
         history = left_blocks(config, r)
         wanted += [(r.row, logical, r.blocks[logical]) for logical in range(history) if logical not in valid]
+    if 0 < config.packed_blocks < len(wanted):
+        assert moved == [], f"moved {moved} into packed staging of {config.packed_blocks} blocks"
+        return
     assert moved == wanted, f"moved {moved}, not valid were {wanted}"
+    if config.packed_blocks > 0 and config.merge == "adjacent":
+        _check_merged([r.blocks[: left_blocks(config, r)] for r, _ in planned], groups)
+
+
+def _check_merged(histories: list[list[int]], groups: list[Group]) -> None:
+    """Packed: the runs, less the pairs of rows next to each other whose blocks follow each other there."""
+    runs = sum(1 + sum(b != a + 1 for a, b in pairwise(blocks)) for blocks in histories if blocks)
+    pairs = sum(later[0] == earlier[-1] + 1 for earlier, later in pairwise(filter(None, histories)))
+    assert len(groups) == runs - pairs, f"{histories} have {runs} runs, {pairs} pairs and {len(groups)} groups"
 
 
 def check_given_back(replica: Replica, planned: Planned) -> None:

@@ -21,12 +21,14 @@ Shape = tuple[int, int, int, int, int]
 
 @dataclass(frozen=True)
 class Group:
-    """A transfer group: ``blocks`` blocks from ``source`` on, to place ``logical`` on of its staging row."""
+    """A transfer group: blocks from ``source`` on, each with its place: a row and a logical block of its history.
 
-    request: Request
+    Neighbours in a row are neighbours in staging; in packed staging the end of a row and the beginning of the next are
+    neighbours, too.
+    """
+
     source: int
-    logical: int
-    blocks: int
+    places: tuple[tuple[Request, int], ...]
 
 
 @dataclass(frozen=True)
@@ -56,31 +58,38 @@ def smallest_at_least(ladder: tuple[int, ...], value: int) -> int | None:
     return min((entry for entry in ladder if entry >= value), default=None)
 
 
+def overflows(config: ReferenceConfig, planned: Planned, *, is_decode: bool) -> bool:
+    """Whether this step has more history than packed staging holds; a mixed step has nothing to stage."""
+    if config.packed_blocks == 0 or not is_decode:
+        return False
+    return sum(left_blocks(config, request) for request, _ in planned) > config.packed_blocks
+
+
 def transfer_groups(config: ReferenceConfig, planned: Planned, *, is_decode: bool) -> list[Group]:
-    """Every group that this step moves into staging; none unless reads are staged and the step is a decode step."""
+    """Every group that this step moves into staging; none unless reads are staged, and the step decodes and fits.
+
+    A row without history takes no place in packed staging: its neighbours on either side are next to each other.
+    """
     groups: list[Group] = []
-    if config.read_what != "staged" or not is_decode:
+    if config.read_what != "staged" or not is_decode or overflows(config, planned, is_decode=is_decode):
         return groups
     for request, _ in planned:
         if config.staging == "delta" and request.staged_blocks is not None:
             continue
         history = request.blocks[: left_blocks(config, request)]
         for logical, block in enumerate(history):
-            last = groups[-1] if groups and groups[-1].request is request else None
-            if config.merge == "adjacent" and last is not None and last.source + last.blocks == block:
-                groups[-1] = Group(request, last.source, last.logical, last.blocks + 1)
+            last = groups[-1] if groups and (config.packed_blocks > 0 or logical > 0) else None
+            if config.merge == "adjacent" and last is not None and last.source + len(last.places) == block:
+                groups[-1] = Group(last.source, (*last.places, (request, logical)))
             else:
-                groups.append(Group(request, block, logical, 1))
+                groups.append(Group(block, ((request, logical),)))
     return groups
 
 
 def transport_integers(config: ReferenceConfig, groups: list[Group]) -> dict[str, int]:
     """Section 6, Transport."""
-    moved = sum(group.blocks for group in groups)
-    requests: list[Request] = []
-    for group in groups:
-        if group.request not in requests:
-            requests.append(group.request)
+    moved = sum(len(group.places) for group in groups)
+    requests = {request for group in groups for request, _ in group.places}
     rounds = 0
     if groups:
         rounds = 1
@@ -104,7 +113,12 @@ def transport_integers(config: ReferenceConfig, groups: list[Group]) -> dict[str
 def choose_launch(
     config: ReferenceConfig, planned: Planned, groups: list[Group], *, is_decode: bool, live_rows: int
 ) -> Launch:
-    """Section 6, Launch. A graph covers batch rows from 0 on, so all that are live: a row that waits keeps its own."""
+    """Section 6, Launch. A graph covers batch rows from 0 on, so all that are live: a row that waits keeps its own.
+
+    What packed staging cannot hold is off the ladder without one, too.
+    """
+    if overflows(config, planned, is_decode=is_decode):
+        return Launch(EAGER, off_ladder=True)
     if config.launch == "eager":
         return Launch(EAGER, off_ladder=False)
     if is_decode:

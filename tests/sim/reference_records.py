@@ -67,6 +67,7 @@ class ReferenceConfig:
     layout: str = "layer_major"  # layer_major block_major
     merge: str = "adjacent"  # none adjacent
     staging: str = "full"  # full delta
+    packed_blocks: int = 0  # C, blocks that packed staging holds; 0: staging is strided
     scope: str = "layer"  # layer model
     group_capacities: tuple[int, ...] = (16384,)
     layers: int = 1
@@ -93,6 +94,11 @@ class ReferenceConfig:
         assert self.admission != "first_chunk" or (self.prefill == "chunked" and paged), "no chunk to admit by"
         assert self.reserve != "bucket" or self.buckets_tokens[-1] == self.limit_tokens, "the ladder ends at the limit"
         assert self.staging != "delta" or self.scope == "model", "nothing stays valid at layer scope"
+        assert self.packed_blocks >= 0, f"packed staging of {self.packed_blocks} blocks"
+        if self.packed_blocks > 0:
+            assert self.read_what == "staged", "nothing is packed that is not staged"
+            assert self.read_extent == "live", "packed staging has no extents"
+            assert self.staging == "full", "in packed staging nothing stays where it was"
         assert self.release_order == "reverse" or self.placement in ("lifo", "fifo"), "nothing to sort a release for"
         assert paged or not self.prefix_sharing, "a reservation is not shared"
         assert self.partial_tail == "recompute" or self.prefix_sharing, "no tail to copy"

@@ -3,7 +3,7 @@
 ``random_case(seed)`` is plain ``random.Random``: the same seed gives the same case everywhere. ``cases()`` is the
 hypothesis strategy over it; the rows of a trace are drawn one after the other, so fewer rows are a prefix of more, and
 a failing case shrinks to the rows that matter. An option that the drawn mode never reads keeps its default. Prompts
-are drawn token by token (prompt_tree.py), so that equal ids are equal prefixes by construction.
+(strategy_trace.py) are drawn token by token (prompt_tree.py), so that equal ids are equal prefixes by construction.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
 
-from tests.sim.prompt_tree import PromptTree
 from tests.sim.reference_records import Arrival, ReferenceConfig, StepNs
 from tests.sim.strategy_parts import (
     may_forget,
@@ -23,9 +22,11 @@ from tests.sim.strategy_parts import (
     with_far_history,
     with_host,
     with_max_padding,
+    with_packed,
     with_run_ahead,
     with_speculation,
 )
+from tests.sim.strategy_trace import random_trace
 
 MAX_ROWS = 60
 BLOCK_SIZES = (1, 2, 4, 16)
@@ -84,6 +85,7 @@ def random_case(
     compaction: bool = False,
     speculation: bool = False,
     max_padding: bool = False,
+    packed: bool = False,
 ) -> Case:
     """The case of a seed; ``rows`` as drawn, 1 to MAX_ROWS, unless given. Each part that is asked for is in it.
 
@@ -95,7 +97,8 @@ def random_case(
     assert not (run_ahead and (compaction or speculation)), "with steps in flight nothing is compacted or drafted"
     rng = random.Random(seed)
     config = random_config(rng)
-    while not may_have(config, far_history=far_history, host=has_host, offload=offload, max_padding=max_padding):
+    wanted = {"far_history": far_history, "host": has_host, "offload": offload, "max_padding": max_padding}
+    while not may_have(config, packed=packed, **wanted):
         config = random_config(rng)
     may_be_far = not speculation and not has_host and may_forget(config)
     if far_history or (may_be_far and rng.random() < 0.35):
@@ -105,7 +108,7 @@ def random_case(
     if has_host:
         config = with_host(random.Random(f"host {seed}"), config, tick_ns=TICK_NS, swap=host, offload=offload)
     parts = ((compaction, with_compaction), (speculation, with_speculation), (max_padding, with_max_padding))
-    for is_wanted, add in parts:
+    for is_wanted, add in (*parts, (packed, with_packed)):
         if is_wanted:
             config = add(random.Random(f"{add.__name__} {seed}"), config)
     step_cost = random_step_cost(rng)
@@ -116,7 +119,7 @@ def random_case(
         drawn = max(drawn, 6)
     if compaction:  # holes come with many
         drawn = min(MAX_ROWS, drawn + 20)
-    return Case(seed, config, random_trace(rng, config, drawn if rows is None else rows), step_cost)
+    return Case(seed, config, random_trace(rng, config, drawn if rows is None else rows, tick_ns=TICK_NS), step_cost)
 
 
 def cases(max_rows: int = MAX_ROWS, **parts: bool) -> st.SearchStrategy[Case]:
@@ -280,59 +283,6 @@ def _read(rng: random.Random, *, paged: bool) -> dict[str, object]:
         "scope": scope,
         "group_capacities": _ladder(rng, rng.choice((4, 60)), 3) or (rng.randint(1, 20),),
     }
-
-
-def random_trace(rng: random.Random, config: ReferenceConfig, rows: int) -> list[Arrival]:
-    """``rows`` requests, arrivals ascending from 0. Every row can be read by ``config`` (no input errors)."""
-    burst_ns = TICK_NS * rng.choice((0, 1, 1, 4, 20))
-    time_ns = 0
-    prompts = PromptTree(rng, config.hash_block_tokens or config.block_size_tokens, config.block_size_tokens)
-    arrivals = []
-    for row in range(rows):
-        if row > 0:
-            time_ns += rng.choice((0, 0, TICK_NS, burst_ns, rng.randint(0, 2 * burst_ns), 10 * burst_ns))
-        arrivals.append(_arrival(rng, config, prompts, row, time_ns))
-    return arrivals
-
-
-def _arrival(rng: random.Random, config: ReferenceConfig, prompts: PromptTree, row: int, time_ns: int) -> Arrival:
-    capacity = config.limit_tokens
-    if config.most(capacity) > config.pool_blocks:
-        capacity = min(capacity, config.pool_blocks * config.block_size_tokens)
-    total = rng.randint(2, max(2, capacity // rng.choice((1, 2, 4))))
-    if rng.random() < 0.06:
-        total = capacity + rng.randint(1, capacity)  # over the limit or unservable, now and then
-    longest = rng.choice((1, 4, 16, 60, 120))
-    if config.far_history and rng.random() < 0.6:  # begins inside what it keeps and grows beyond
-        total = rng.randint(2, max(2, min(capacity, 3 * config.kept_blocks * config.block_size_tokens)))
-        longest = total
-    output = rng.randint(max(1, min(total - 1, longest) // 2), max(1, min(total - 1, longest)))
-    prompt = _near_a_boundary(rng, max(1, total - output), config.block_size_tokens)
-    tokens = None
-    if config.prefix_sharing:
-        tokens = prompts.draw(prompt, at_most=max(prompt, capacity - output))
-        prompt = len(tokens)
-    if config.over_limit == "error" and config.reserve != "declared":
-        prompt = min(prompt, max(1, config.limit_tokens - output))
-        output = min(output, config.limit_tokens - prompt)
-    hashes = ()
-    if tokens is not None and rng.random() < 0.9:
-        hashes = prompts.hashes(tokens[:prompt])
-    return Arrival(row, time_ns, prompt, output, _declared(rng, config, output), rng.randint(0, 3), hashes)
-
-
-def _near_a_boundary(rng: random.Random, tokens: int, block_size: int) -> int:
-    if rng.random() < 0.5:
-        return tokens
-    return max(1, tokens // block_size * block_size + rng.choice((-1, 0, 1)))
-
-
-def _declared(rng: random.Random, config: ReferenceConfig, output: int) -> int | None:
-    """A declared maximum: absent, below, at or above what is delivered, or far beyond the limit."""
-    must = config.reserve == "declared" and config.declared_default_tokens is None
-    if not must and rng.random() < 0.4:
-        return None
-    return max(1, output + rng.choice((-1, 0, 0, 1, 7, 2 * config.limit_tokens)))
 
 
 def moves_if_cheaper(case: Case) -> Callable[[int, int, int], bool]:

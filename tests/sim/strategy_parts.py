@@ -56,12 +56,15 @@ def may_move(config: ReferenceConfig, *, offload: bool) -> bool:
     return config.paged and config.slots > 2 and (config.prefix_sharing or not offload)
 
 
-def may_have(config: ReferenceConfig, *, far_history: bool, host: bool, offload: bool, max_padding: bool) -> bool:
+def may_have(
+    config: ReferenceConfig, *, far_history: bool, host: bool, offload: bool, max_padding: bool, packed: bool
+) -> bool:
     """Whether all these parts can be added; any other can always be, to what goes with it."""
     return (
         (may_forget(config) or not far_history)
         and (may_move(config, offload=offload) or not host)
         and (config.launch == "graph" or not max_padding)
+        and (config.read_what == "staged" or not packed)
     )
 
 
@@ -152,3 +155,19 @@ def with_speculation(rng: random.Random, config: ReferenceConfig) -> ReferenceCo
 def with_max_padding(rng: random.Random, config: ReferenceConfig) -> ReferenceConfig:
     """A bound on the padding of captured batches, often one that leaves a row or two."""
     return replace(config, max_padding=rng.choice((1.0, 9 / 8, 4 / 3, 1.5, 2.0)))
+
+
+def with_packed(rng: random.Random, config: ReferenceConfig) -> ReferenceConfig:
+    """Staging that holds a few blocks, or some of the pool's: histories fit in it until rows grow or come.
+
+    Mostly with merging, which goes across rows.
+    """
+    some = rng.randint(max(1, config.pool_blocks // 8), max(1, 3 * config.pool_blocks // 4))
+    few = rng.randint(1, 8)
+    return replace(
+        config,
+        packed_blocks=rng.choice((few, some, some)),
+        read_extent="live",
+        staging="full",
+        merge=rng.choice(("none", "adjacent", "adjacent")),
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 
@@ -11,6 +12,7 @@ from tests.sim.reference import ReferenceResult, Step, simulate
 from tests.sim.strategies import Case, constant, moves_if_cheaper, random_case
 
 MODES = ("none", "chunked", "separate")
+TRANSPORT = ("moved_blocks", "needed_tokens", "groups", "segments", "rounds")
 
 
 def blocks_by_row(step: Step) -> dict[int, tuple[int, ...]]:
@@ -196,6 +198,80 @@ def test_padding_keeps_steps_off_the_ladder_and_changes_nothing_else() -> None:
                 assert step.plan["launch_kind"] == other.plan["launch_kind"]
                 served += step.plan["launch_kind"] == 1
     assert min(kept_off, served) > 200
+
+
+def packed_seen(case: Case, strided: list[Step], packed: list[Step]) -> set[str]:
+    """What a case shows of packed staging; steps are as with strided staging, but for transport and launch."""
+    config, seen = case.config, set()
+    for step, other in zip(packed, strided, strict=True):
+        plan, wanted = step.plan, other.plan
+        launch = (plan["launch_kind"], step.off_ladder, step.row_moves, plan["captured"], plan["padded_rows"])
+        assert (step.planned, plan["read_tokens"] >= plan["decode_rows"]) == (other.planned, True)
+        if wanted["moved_blocks"] > config.packed_blocks:
+            assert launch == (0, True, 0, 0, plan["decode_rows"])
+            assert [plan[name] for name in TRANSPORT] == [0] * len(TRANSPORT)
+            seen |= {"overflows", f"overflows: {config.launch}"}
+            seen |= {"would have been served by a graph"} if wanted["launch_kind"] == 1 else set()
+        elif wanted["moved_blocks"] > 0:
+            assert [plan[name] for name in TRANSPORT[:2]] == [wanted[name] for name in TRANSPORT[:2]]
+            merged = wanted["groups"] - plan["groups"]
+            assert 0 <= merged < plan["decode_rows"]
+            assert merged == 0 or config.merge == "adjacent"
+            seen |= {"fits", f"fits: merge {config.merge}", ("fits: eager", "fits: graph")[plan["launch_kind"]]}
+            seen |= {"fits exactly"} if plan["moved_blocks"] == config.packed_blocks else set()
+            seen |= {"merged across rows"} if merged else set()
+            seen |= {"fewer rounds"} if plan["rounds"] < wanted["rounds"] else set()
+            seen |= {"a graph for fewer groups"} if plan["launch_kind"] > wanted["launch_kind"] else set()
+    seen |= {"both"} if {"overflows", "fits"} <= seen else set()
+    seen |= {"merged across rows and overflows"} if {"overflows", "merged across rows"} <= seen else set()
+    seen |= {f"{config.scope}, {config.layout}"} if "fits" in seen else set()
+    seen |= {"both with far history"} if config.far_history and "both" in seen else set()
+    seen |= {"both with sharing"} if config.prefix_sharing and "both" in seen else set()
+    return seen
+
+
+@pytest.mark.parametrize("parts", [(), ("far_history",), ("speculation",)], ids="+".join)
+def test_packed_staging_moves_the_same_blocks_or_none(parts: tuple[str, ...]) -> None:
+    """With steps that cost the same, and captures of all slots, so that no row moves, requests are as with strided
+    staging. A third of the cases and more fit in some steps and not in others.
+    """
+    seen: Counter[str] = Counter()
+    asked = dict.fromkeys(("packed", *parts), True)
+    for seed in range(60):
+        case = random_case(seed, **asked)
+        assert case.config.packed_blocks > 0
+        assert case == random_case(seed, **asked)
+        config = case.config
+        if config.launch == "graph":
+            config = replace(config, batch_sizes=(config.slots,))
+        packed = simulate(config, case.arrivals, constant(500))
+        strided = simulate(replace(config, packed_blocks=0), case.arrivals, constant(500))
+        assert (packed.requests, packed.itl_ns, packed.events) == (strided.requests, strided.itl_ns, strided.events)
+        seen.update(packed_seen(case, strided.steps, packed.steps))
+    expected = {
+        "overflows", "overflows: eager", "overflows: graph", "would have been served by a graph", "fits",
+        "fits exactly", "fits: merge none", "fits: merge adjacent", "fits: eager", "fits: graph", "merged across rows",
+        "both", "merged across rows and overflows", "both with far history" if "far_history" in parts
+        else "both with sharing",
+        *(f"{scope}, {layout}" for scope in ("layer", "model") for layout in ("layer_major", "block_major")),
+    }  # fmt: skip
+    assert set(seen) >= expected
+    assert seen["both"] > 20
+    assert seen["merged across rows"] > 10
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    "parts",
+    [("far_history", "compaction", "max_padding"), ("far_history", "run_ahead"), ("host", "offload", "run_ahead"),
+     ("host", "compaction", "speculation", "max_padding")],
+    ids="+".join,
+)  # fmt: skip
+def test_packed_staging_goes_with_all_parts(seed: int, parts: tuple[str, ...]) -> None:
+    case = random_case(seed, packed=True, **dict.fromkeys(parts, True))
+    assert case.config.packed_blocks > 0
+    cheaper = moves_if_cheaper(case)
+    simulate(case.config, case.arrivals, case.step_cost, swap_is_cheaper=cheaper, load_is_cheaper=cheaper)
 
 
 def test_far_history_and_speculation_are_not_drawn_together() -> None:

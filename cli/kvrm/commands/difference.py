@@ -21,7 +21,7 @@ def diff(
             "--fail-if",
             metavar="CONDITION",
             help="Exit with 1 when it holds, repeatable: 'itl_p99 > +5%' (change from A to B), 'preemptions > +10' "
-            "(difference), 'ttft_p99_s > 2.5' (B itself).",
+            "(difference), 'ttft_p99 > 2.5s' (B itself).",
             show_default=False,
         ),
     ] = None,

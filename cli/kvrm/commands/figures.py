@@ -47,8 +47,8 @@ class Drawing:
         list[str] | None,
         option(
             "--slo",
-            metavar="METRIC=SECONDS",
-            text="A line in the distributions, repeatable: ttft, itl, tpot, e2e, queue.",
+            metavar="BOUNDS",
+            text="Bounds to draw in the distributions, e.g. 'ttft_p99 <= 2s and itl_p99 <= 50ms'. Repeatable.",
         ),
     ] = None
 
@@ -91,7 +91,6 @@ def plot(runs: Runs = None, *, drawing: Drawing, again: Again, study: Study) -> 
         return
     if not runs:
         raise typer.BadParameter("name at least one folder", param_hint="RUN")
-    bounds = parse.seconds_by_metric(drawing.slo or ())
     window_s = parse.window(again.window) if again.window is not None else None
     target = Path(drawing.out) if drawing.out is not None else folders.next_free(Path("runs"), "plots")
     with progress_bars() as progress:
@@ -103,7 +102,7 @@ def plot(runs: Runs = None, *, drawing: Drawing, again: Again, study: Study) -> 
             formats=drawing.format or ("png", "svg"),
             names=drawing.name,
             width=drawing.width,
-            slo=bounds,
+            slo=drawing.slo,
             window_s=window_s,
             colour_by=again.colour_by,
             replica=again.replica,
