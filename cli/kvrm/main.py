@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from kvrm import sensitivities, sweeps, tunes
-from kvrm.commands import capacity, device, difference, explanation, figures, listing, reports, run, trace
+from kvrm.commands import capacity, device, difference, explanation, figures, listing, reports, run, studies, trace
 from kvrm.console import complain, say
 from kvrm.flags import expanded
 
@@ -47,9 +46,9 @@ app = typer.Typer(
 app.command("replay")(expanded(run.replay))
 app.command("compare")(expanded(run.compare))
 app.command("capacity")(expanded(capacity.capacity))
-app.command("sweep")(sweeps.command)
-app.command("tune")(tunes.command)
-app.command("sensitivity")(sensitivities.command)
+app.command("sweep")(studies.sweep)
+app.command("tune")(studies.tune)
+app.command("sensitivity")(studies.sensitivity)
 app.command("calibrate")(device.calibrate)
 app.command("validate")(device.validate)
 app.command("plot")(expanded(figures.plot))

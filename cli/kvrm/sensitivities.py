@@ -6,11 +6,8 @@ import json as json_text
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from kvrm.console import complain, progress_bars, say
 from kvrm.sweeps import EngineName, Stale, StudySource
 
 if TYPE_CHECKING:
@@ -40,7 +37,7 @@ def sensitivity(
     from kvrm_analysis.sensitivity_figure import sensitivity_figure
     from kvrm_analysis.sweep import planned, run_plan
 
-    asked = _loaded(study)
+    asked = loaded(study)
     folder = None if out is None else Path(out)
     with planned(asked.cells()) as plan:
         if isinstance(engine, str):
@@ -54,7 +51,8 @@ def sensitivity(
     return replace(found, folder=folder, figure=sensitivity_figure(found, folder / "sensitivity.png"))
 
 
-def _loaded(study: StudySource) -> SensitivityStudy:
+def loaded(study: StudySource) -> SensitivityStudy:
+    """The study, checked. Raises InputError, ConfigError."""
     from kvrm_analysis.sensitivity import sensitivity_of
     from kvrm_analysis.study_file import read_study, study_of
     from kvrm_sim.errors import ConfigError
@@ -67,44 +65,3 @@ def _loaded(study: StudySource) -> SensitivityStudy:
         return sensitivity_of(file)
     except ConfigError as error:
         raise prefixed(error, str(study)) from None
-
-
-def command(
-    study: Annotated[
-        str,
-        typer.Argument(metavar="STUDY.toml", help="The study: base configuration, axes, and the table sensitivity."),
-    ],
-    *,
-    out: Annotated[
-        str | None, typer.Option("--out", "-o", help="Folder. Default: runs/sensitivity-NAME, of the study.")
-    ] = None,
-    engine: Annotated[
-        EngineName, typer.Option("--engine", help="Processes of this machine, or tasks of a Ray cluster.")
-    ] = "local",
-    workers: Annotated[int | None, typer.Option("--workers", help="Cells at a time. Default: one a core.")] = None,
-    address: Annotated[str | None, typer.Option("--address", help="Of an existing Ray cluster.")] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume/--no-resume", help="Go on from the rows in the folder, or forget them.")
-    ] = True,
-    json: Annotated[bool, typer.Option("--json", help="Print a JSON object, alone.")] = False,
-) -> None:
-    """Sobol indices of chosen figures over the axes of a study: which keys move them, alone and with others."""
-    name = _loaded(study).file.name
-    folder = Path(out) if out is not None else Path("runs") / f"sensitivity-{name}"
-    try:
-        with progress_bars() as bars:
-
-            def advance(done: int, every: int) -> None:
-                if bars is not None:
-                    bars(name, done / max(1, every))
-
-            found = sensitivity(
-                study, out=folder, engine=engine, workers=workers, address=address, resume=resume, progress=advance
-            )
-    except KeyboardInterrupt:
-        complain(f"interrupted: what has run is in {folder}; the same command goes on from there")
-        raise typer.Exit(1) from None
-    say(json_text.dumps(found.to_dict(), indent=2) if json else found.to_text())
-    if not json:
-        say(f"results: {folder}")
-        say(f"figure: {found.figure}")

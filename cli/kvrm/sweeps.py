@@ -10,14 +10,9 @@ What a study is stands in docs/sweeps.md. Imports of the parts are inside the fu
 
 from __future__ import annotations
 
-import json as json_text
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
-
-import typer
-
-from kvrm.console import complain, note, progress_bars, say
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from kvrm_analysis.engines import Engine
@@ -28,9 +23,6 @@ EngineName: TypeAlias = Literal["local", "ray"]
 Stale: TypeAlias = Literal["rerun", "keep"]
 #: A study's file, or the same as nested values.
 StudySource: TypeAlias = str | Path | Mapping[str, Any]
-
-#: Lines of cells that a dry run prints, and reasons why cells have no results that a sweep prints.
-_MOST_LINES, _MOST_COMPLAINTS = 200, 10
 
 
 def sweep(
@@ -87,107 +79,3 @@ def sweep_dry_run(
     with planned(load_study(study)) as plan:
         entries = {} if out is None else read_entries(Path(out))
         return dry_run(plan, entries, stale=stale, workers=checked_workers(workers))
-
-
-def command(
-    study: Annotated[str, typer.Argument(metavar="STUDY.toml", help="The study: base configuration and axes.")],
-    *,
-    out: Annotated[
-        str | None, typer.Option("--out", "-o", help="Folder of the sweep. Default: runs/sweep-NAME, of the study.")
-    ] = None,
-    engine: Annotated[
-        EngineName, typer.Option("--engine", help="Processes of this machine, or tasks of a Ray cluster.")
-    ] = "local",
-    workers: Annotated[int | None, typer.Option("--workers", help="Cells at a time. Default: one a core.")] = None,
-    address: Annotated[
-        str | None,
-        typer.Option("--address", help="Of an existing Ray cluster. Default: one on this machine, for this sweep."),
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume/--no-resume", help="Go on from the rows in the folder, or forget them.")
-    ] = True,
-    stale: Annotated[
-        Stale, typer.Option("--stale", help="Rows that another version of the code made: run again, or keep.")
-    ] = "rerun",
-    runs: Annotated[
-        str | None,
-        typer.Option("--runs", metavar="all|N,N", help="Cells that also leave their run folder, in OUT/runs."),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the cells and an estimate of the time; run (almost) nothing.")
-    ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print a JSON object, alone.")] = False,
-) -> None:
-    """Run every cell of a study: a table with a row a cell. Interrupted or grown, it goes on where it was."""
-    from kvrm_analysis.study import load_study
-
-    wanted = _run_numbers(runs)
-    loaded = load_study(study)
-    folder = Path(out) if out is not None else Path("runs") / f"sweep-{loaded.file.name}"
-    if dry_run:
-        found = sweep_dry_run(study, out=folder, workers=workers, stale=stale)
-        say(json_text.dumps(found.to_dict(), indent=2) if json else found.to_text(_MOST_LINES))
-        return
-    try:
-        with progress_bars() as bars:
-
-            def advance(done: int, every: int) -> None:
-                if bars is not None:
-                    bars(loaded.file.name, done / max(1, every))
-
-            finished = sweep(
-                study,
-                out=folder,
-                engine=engine,
-                workers=workers,
-                address=address,
-                resume=resume,
-                stale=stale,
-                runs=wanted,
-                progress=advance,
-            )
-    except KeyboardInterrupt:
-        complain(f"interrupted: what has run is in {folder}; the same command goes on from there")
-        raise typer.Exit(1) from None
-    say(json_text.dumps(finished.to_dict(), indent=2) if json else _text(finished))
-    _report(finished)
-
-
-def _run_numbers(text: str | None) -> bool | tuple[int, ...]:
-    if text is None or text == "all":
-        return text is not None
-    try:
-        return tuple(int(number) for number in text.split(","))
-    except ValueError:
-        raise typer.BadParameter(
-            f"{text!r} is neither 'all' nor cell numbers, e.g. 0,17", param_hint="--runs"
-        ) from None
-
-
-def _text(finished: Sweep) -> str:
-    """What has run, what became of it, and where it is."""
-    words = {"done": "done", "does_not_fit": "do not fit", "refused": "refused", "failed": "failed"}
-    statuses = ", ".join(
-        f"{finished.statuses[name]:,} {text}" for name, text in words.items() if name in finished.statuses
-    )
-    assert finished.folder is not None, "the command always has one"
-    lines = [f"{finished.cells.num_rows:,} cells: {statuses}", finished.work_line()]
-    lines += [f"table: {finished.folder / 'cells.parquet'}"]
-    if finished.intervals is not None:
-        lines.append(f"intervals of {finished.study.repeats} repeats: {finished.folder / 'intervals.parquet'}")
-    return "\n".join(lines)
-
-
-def _report(finished: Sweep) -> None:
-    """On stderr: cells without results, and what to know of the others; exit code 1 where a cell went wrong by itself,
-    or none has results.
-    """
-    for line in finished.notes():
-        note(line)
-    missing = finished.without_results()
-    for line in missing[:_MOST_COMPLAINTS]:
-        complain(line)
-    if len(missing) > _MOST_COMPLAINTS:
-        note(f"... and {len(missing) - _MOST_COMPLAINTS:,} more reasons: columns status and error of the table")
-    if "failed" in finished.statuses or "done" not in finished.statuses:
-        raise typer.Exit(1)

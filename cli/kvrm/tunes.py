@@ -8,15 +8,11 @@ found.best.settings
 
 from __future__ import annotations
 
-import json as json_text
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from kvrm.console import complain, progress_bars, say
 from kvrm.sweeps import EngineName, StudySource
 
 if TYPE_CHECKING:
@@ -50,7 +46,7 @@ def tune(
     from kvrm_analysis.tune_answer import answered, write_answer
     from kvrm_analysis.tuning import JOURNAL, Search, cell_work, optuna_library
 
-    found = _loaded(study, trials, sampler, seed)
+    found = loaded(study, trials, sampler, seed)
     optuna_library()  # missing is said before any work
     folder = None if out is None else prepared_folder(Path(out), JOURNAL, resume=resume)
     with cell_work(found) as (work, rows):
@@ -65,7 +61,8 @@ def tune(
     return replace(answer, folder=folder, figure=write_answer(answer, folder))
 
 
-def _loaded(study: StudySource, trials: int | None, sampler: str | None, seed: int | None) -> TuneStudy:
+def loaded(study: StudySource, trials: int | None, sampler: str | None, seed: int | None) -> TuneStudy:
+    """The study, checked, with these instead of its own. Raises InputError, ConfigError."""
     from collections.abc import Mapping
 
     from kvrm_analysis.study_file import read_study, study_of
@@ -84,61 +81,3 @@ def _loaded(study: StudySource, trials: int | None, sampler: str | None, seed: i
         return tune_of(file)
     except ConfigError as error:
         raise (error if isinstance(study, Mapping) else prefixed(error, str(study))) from None
-
-
-def command(
-    study: Annotated[
-        str, typer.Argument(metavar="STUDY.toml", help="The study: base configuration, axes, and the table tune.")
-    ],
-    *,
-    out: Annotated[
-        str | None, typer.Option("--out", "-o", help="Folder of the search. Default: runs/tune-NAME, of the study.")
-    ] = None,
-    trials: Annotated[
-        int | None, typer.Option("--trials", help="Instead of the study's: more of them go on with the search.")
-    ] = None,
-    sampler: Annotated[
-        str | None, typer.Option("--sampler", help="Instead of the study's: tpe, nsga2 or random.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Instead of the study's.")] = None,
-    engine: Annotated[
-        EngineName, typer.Option("--engine", help="Processes of this machine, or tasks of a Ray cluster.")
-    ] = "local",
-    workers: Annotated[int | None, typer.Option("--workers", help="Cells at a time. Default: one a core.")] = None,
-    address: Annotated[str | None, typer.Option("--address", help="Of an existing Ray cluster.")] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume/--no-resume", help="Go on from the trials in the folder, or forget them.")
-    ] = True,
-    json: Annotated[bool, typer.Option("--json", help="Print a JSON object, alone.")] = False,
-) -> None:
-    """Search the axes of a study for an objective under an SLO: the best cell, its neighbours, a front as a figure."""
-    loaded = _loaded(study, trials, sampler, seed)
-    folder = Path(out) if out is not None else Path("runs") / f"tune-{loaded.file.name}"
-    try:
-        with progress_bars() as bars:
-
-            def advance(done: int, every: int) -> None:
-                if bars is not None:
-                    bars(loaded.file.name, done / max(1, every))
-
-            found = tune(
-                study,
-                out=folder,
-                engine=engine,
-                workers=workers,
-                address=address,
-                resume=resume,
-                trials=trials,
-                sampler=sampler,
-                seed=seed,
-                progress=advance,
-            )
-    except KeyboardInterrupt:
-        complain(f"interrupted: the trials that ended are in {folder}; the same command goes on from there")
-        raise typer.Exit(1) from None
-    say(json_text.dumps(found.to_dict(), indent=2) if json else found.to_text())
-    if not json:
-        say(f"results: {folder}")
-        say(f"figure: {found.figure}")
-    if not any(trial.feasible for trial in found.trials):
-        raise typer.Exit(1)
