@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.stats import qmc
 
 from kvrm_analysis.settings import Key, checked_key
 from kvrm_sim.errors import ConfigError
@@ -193,6 +192,8 @@ class Sample:
 
     def settings(self) -> list[dict[str, Any]]:
         """The settings of each point, in the order in which they were drawn."""
+        from scipy.stats import qmc  # half a second that a study without a sample need not spend
+
         count, seed = len(self.dimensions), np.random.default_rng(self.seed)
         sampler = qmc.Sobol(count, rng=seed) if self.method == "sobol" else qmc.LatinHypercube(count, rng=seed)
         drawn = sampler.random(self.points)

@@ -16,7 +16,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from scipy import stats
 
 from kvrm_analysis.cell_rows import METRICS, WORDS, Row
 from kvrm_analysis.study import Cell, Study
@@ -86,12 +85,14 @@ _OF_AN_INTERVAL = ("metric", "n", "mean", "standard_deviation", "low", "high")
 
 def interval(values: Sequence[float], confidence: float) -> tuple[int, float, float | None, float | None, float | None]:
     """(n, mean, standard deviation, low, high) of repeats; the last three are None for one value."""
+    from scipy import special  # scipy.stats takes half a second to import
+
     count = len(values)
     mean = math.fsum(values) / count
     if count < 2:
         return count, mean, None, None, None
     deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
-    half = float(stats.t.ppf((1 + confidence) / 2, count - 1)) * deviation / math.sqrt(count)
+    half = float(special.stdtrit(count - 1, (1 + confidence) / 2)) * deviation / math.sqrt(count)
     return count, mean, deviation, mean - half, mean + half
 
 
