@@ -17,10 +17,10 @@ from matplotlib.figure import Figure
 
 import kvrm
 from kvrm.folders import next_free
-from kvrm_analysis.figures import draw_comparison
-from kvrm_analysis.series import numbers
-from kvrm_analysis.studies import PAPER_SHARES, kv_memory_shares
-from kvrm_analysis.style import look
+from kvrm_analysis.drawing.figures import draw_comparison
+from kvrm_analysis.drawing.series import numbers
+from kvrm_analysis.drawing.style import look
+from kvrm_analysis.published import PAPER_SHARES, kv_memory_shares
 from kvrm_sim.state import PARTS
 from kvrm_traces import Trace
 from tests import reproduce_looking as looking

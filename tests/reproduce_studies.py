@@ -9,12 +9,12 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import kvrm
-from kvrm_analysis.engines import SerialEngine
-from kvrm_analysis.page import Page
-from kvrm_analysis.replicas import replica_config
-from kvrm_analysis.sensitivity_figure import draw_sensitivity as drawn
-from kvrm_analysis.style import colour, look
-from kvrm_analysis.tune_answer import Tuned
+from kvrm_analysis.drawing.page import Page
+from kvrm_analysis.drawing.style import colour, look
+from kvrm_analysis.engines.engines import SerialEngine
+from kvrm_analysis.engines.replicas import replica_config
+from kvrm_analysis.searches.sensitivity_figure import draw_sensitivity as drawn
+from kvrm_analysis.searches.tune_answer import Tuned
 from kvrm_sim.engine import run
 from kvrm_traces import Trace
 from tests.reproduce_tables import REPO, markdown

@@ -88,7 +88,7 @@ def test_imports_point_one_way() -> None:
         ("kvrm_sim", "sim/kvrm_sim/config.py", "import torch.cuda\n"),
         ("kvrm_sim", "sim/kvrm_sim/scheduler.py", "import simpy\n"),
         ("kvrm_sim", "sim/kvrm_sim/engine_extra.py", "import simpy\n"),
-        ("kvrm_analysis", "analysis/kvrm_analysis/figures.py", "import kvrm_gpu\n"),
+        ("kvrm_analysis", "analysis/kvrm_analysis/drawing/figures.py", "import kvrm_gpu\n"),
     ],
 )
 def test_a_wrong_import_is_seen(package: str, relative: str, source: str) -> None:

@@ -18,10 +18,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import NDArray
 
-from kvrm_analysis.page import Page
-from kvrm_analysis.panels import HEADING
-from kvrm_analysis.series import Floats, Grid, integers, numbers
-from kvrm_analysis.style import COLOURS, DASHES, look
+from kvrm_analysis.drawing.page import Page
+from kvrm_analysis.drawing.panels import HEADING
+from kvrm_analysis.drawing.series import Floats, Grid, integers, numbers
+from kvrm_analysis.drawing.style import COLOURS, DASHES, look
 
 #: Bins of time of a panel: a few samples of the pool fall into each.
 BINS = 40

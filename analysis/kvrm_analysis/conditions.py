@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from kvrm_analysis.figures_of_merit import Figure, figure_named, parse_amount
+from kvrm_analysis.searches.figures_of_merit import Figure, figure_named, parse_amount
 from kvrm_sim.errors import InputError
 
 #: What is judged: a share of A, a difference in the figure's own unit, or B's value in it.

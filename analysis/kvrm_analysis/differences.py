@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvrm_analysis.conditions import Condition, condition
-from kvrm_analysis.figures_of_merit import FIGURES, Figure
 from kvrm_analysis.ranking import unranked_because
 from kvrm_analysis.runs import NamedRun
+from kvrm_analysis.searches.figures_of_merit import FIGURES, Figure
 from kvrm_sim.errors import InputError
 
 RESAMPLES = 4_000

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kvrm_analysis.series import Floats, numbers
+from kvrm_analysis.drawing.series import Floats, numbers
 from kvrm_sim.meters import bucket_ns
 
 

@@ -14,11 +14,11 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from kvrm_analysis.drawing.series import integers, numbers
 from kvrm_analysis.inspection import Stretch, inspect
 from kvrm_analysis.latencies import latencies_s
 from kvrm_analysis.recorded import Recorded
 from kvrm_analysis.runs import NamedRun
-from kvrm_analysis.series import integers, numbers
 from kvrm_sim.errors import InputError
 from kvrm_sim.state import PARTS
 

@@ -13,8 +13,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from kvrm_analysis.page import Page
-from kvrm_analysis.style import FAINT, colour, dash, look
+from kvrm_analysis.drawing.page import Page
+from kvrm_analysis.drawing.style import FAINT, colour, dash, look
 from kvrm_sim.config import ReplicaConfig
 from kvrm_sim.engine import run
 from kvrm_traces import open_trace

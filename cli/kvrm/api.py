@@ -21,11 +21,11 @@ from kvrm.presets import Kind, plugged
 from kvrm.results import Comparison, Replay
 from kvrm.traces import open_trace as open_trace
 from kvrm.traces import opened
-from kvrm_analysis.replicas import check_cluster, replica_config, run_replicas
+from kvrm_analysis.engines.replicas import check_cluster, replica_config, run_replicas
 
 if TYPE_CHECKING:
     from kvrm.plugins import PartSource
-    from kvrm_analysis.engines import Engine
+    from kvrm_analysis.engines.engines import Engine
     from kvrm_sim.config import ReplicaConfig
     from kvrm_sim.engine import RunResult
     from kvrm_sim.hardware import HardwareProfile
@@ -61,7 +61,7 @@ class ClusterOptions(TypedDict, total=False):
     #: Of router ``prefix-aware``: blocks held that weigh as much as one block to be prefilled. Default 1.
     prefix_weight: float | None
     #: Run the replicas of ``cluster`` apart, over processes, with a router that does not look at them: ``local`` or
-    #: ``ray``, or an engine that is open (kvrm_analysis.engines). The result is the same.
+    #: ``ray``, or an engine that is open (kvrm_analysis.engines.engines). The result is the same.
     engine: Literal["local", "ray"] | Engine | None
     #: Processes of the engine; default one a core.
     workers: int | None
@@ -249,7 +249,7 @@ def _run(
 
 def _write_comparison(comparison: Comparison, folder: Path) -> str:
     """The tables, the summary and the figure; returns the figure's name."""
-    from kvrm_analysis.figures import compare_figure
+    from kvrm_analysis.drawing.figures import compare_figure
 
     (folder / "comparison.md").write_text(comparison.to_markdown(), encoding="utf-8")
     (folder / "comparison.csv").write_text(comparison.to_csv(), encoding="utf-8")

@@ -12,14 +12,14 @@ from kvrm import api
 from kvrm.clusters import split_options
 from kvrm.folders import staged
 from kvrm.presets import plugged
-from kvrm_analysis.replicas import check_cluster, is_one_replica, replica_config, run_replicas
+from kvrm_analysis.engines.replicas import check_cluster, is_one_replica, replica_config, run_replicas
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from kvrm.plugins import PartSource
-    from kvrm_analysis.capacity import Capacity, Effort
-    from kvrm_analysis.slo import Slo
+    from kvrm_analysis.searches.capacity import Capacity, Effort
+    from kvrm_analysis.searches.slo import Slo
     from kvrm_sim.config import ReplicaConfig
     from kvrm_sim.policy import Policy
     from kvrm_traces import Trace
@@ -68,7 +68,7 @@ class Capacities:
 
     def to_dict(self) -> dict[str, Any]:
         """What ``--json`` prints: requests/s or replicas, times in s, sizes in bytes; absent is None."""
-        from kvrm_analysis.capacity import SCHEMA
+        from kvrm_analysis.searches.capacity import SCHEMA
 
         return {
             "schema": SCHEMA,
@@ -112,7 +112,7 @@ class Capacities:
 
     def to_text(self) -> str:
         """The table for a terminal, and what has to be known of it."""
-        from kvrm_analysis.capacity_text import notes, table
+        from kvrm_analysis.searches.capacity_text import notes, table
 
         lines = [self.title, *table(self.found, self.unit, 3 if self.find == "rate" else 0)]
         if self.gpus_per_replica > 1 and self.find == "replicas":
@@ -152,8 +152,8 @@ def capacity(
 
     Raises InputError, and the errors of :func:`kvrm.replay`.
     """
-    from kvrm_analysis.capacity import Effort, realisations
-    from kvrm_analysis.slo import parse_slo
+    from kvrm_analysis.searches.capacity import Effort, realisations
+    from kvrm_analysis.searches.slo import parse_slo
     from kvrm_sim.memory import plan_memory
     from kvrm_traces.errors import InputError
 
@@ -204,7 +204,7 @@ class _Search:
         self._warnings: dict[str, str] = {}
 
     def of(self, config: ReplicaConfig) -> Capacity:
-        from kvrm_analysis.capacity import fewest_replicas, rate_capacity
+        from kvrm_analysis.searches.capacity import fewest_replicas, rate_capacity
 
         name = config.policy.name
 
@@ -253,7 +253,7 @@ def _opener(trace: str | Path | Trace | Callable[[int], Trace]) -> Callable[[int
 def _written(result: Capacities, target: Path, force: bool) -> Capacities:
     from dataclasses import replace
 
-    from kvrm_analysis.capacity_text import capacity_figure
+    from kvrm_analysis.searches.capacity_text import capacity_figure
 
     with staged(target, kind="folder", force=force) as unfinished:
         unfinished.mkdir()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from kvrm_analysis.replicas import OF_A_CLUSTER, OF_AN_ENGINE
+from kvrm_analysis.engines.replicas import OF_A_CLUSTER, OF_AN_ENGINE
 
 if TYPE_CHECKING:
     from kvrm.api import ClusterOptions, ReplicaOptions, RunOptions

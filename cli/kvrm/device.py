@@ -250,7 +250,7 @@ def _check_scale(scale: str | None) -> None:
 def _write_calibration(found: Calibration, profile: Path, table: Path, page: Path) -> None:
     import pyarrow.parquet as pq
 
-    from kvrm_analysis.profile_page import profile_page
+    from kvrm_analysis.drawing.profile_page import profile_page
 
     profile.write_text(found.profile.to_toml(), encoding="utf-8")
     pq.write_table(found.table, table)
@@ -273,7 +273,7 @@ def _taken_steps(report: dict[str, Any]) -> pa.Table | None:
 def _write_validation(found: Validation, folder: Path) -> None:
     import pyarrow.parquet as pq
 
-    from kvrm_analysis.validation_page import validation_page
+    from kvrm_analysis.drawing.validation_page import validation_page
 
     (folder / "report.json").write_text(found.to_json() + "\n", encoding="utf-8")
     if found.steps is not None:

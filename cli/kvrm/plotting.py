@@ -58,11 +58,11 @@ def plot(
     ``x``, ``y``, ``metric``, ``by``: columns of a study. Raises InputError, and RunError when a run that is simulated
     again is another one.
     """
-    from kvrm_analysis.plot_options import PlotOptions
-    from kvrm_analysis.plot_study import StudyOptions
-    from kvrm_analysis.plots import draw_kinds
-    from kvrm_analysis.sheet import COLUMN, PAGE
-    from kvrm_analysis.slo import parse_slo
+    from kvrm_analysis.drawing.plot_options import PlotOptions
+    from kvrm_analysis.drawing.plot_study import StudyOptions
+    from kvrm_analysis.drawing.plots import draw_kinds
+    from kvrm_analysis.drawing.sheet import COLUMN, PAGE
+    from kvrm_analysis.searches.slo import parse_slo
 
     _check_formats(formats)
     inches = PAGE if width == "page" else COLUMN
@@ -89,7 +89,7 @@ def plot(
 
 def plot_kinds() -> dict[str, str]:
     """The kinds of figures, each with what it shows."""
-    from kvrm_analysis.plots import KINDS
+    from kvrm_analysis.drawing.plots import KINDS
 
     again = " (simulates again)"
     return {name: f"{kind.source}: {kind.shows}{again if kind.again else ''}" for name, kind in KINDS.items()}
@@ -111,7 +111,7 @@ def _traces(
 
 
 def _check_formats(formats: Sequence[str]) -> None:
-    from kvrm_analysis.style import FORMATS
+    from kvrm_analysis.drawing.style import FORMATS
     from kvrm_traces.errors import InputError
 
     for name in formats:
@@ -124,7 +124,7 @@ def _files(folder: Path, kinds: Sequence[str], formats: Sequence[str]) -> list[P
 
 
 def _write(figures: Mapping[str, Any], folder: Path, formats: Sequence[str], *, force: bool) -> tuple[Path, ...]:
-    from kvrm_analysis.style import save_as
+    from kvrm_analysis.drawing.style import save_as
 
     targets = _files(folder, list(figures), formats)
     if not targets:

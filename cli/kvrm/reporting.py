@@ -10,7 +10,7 @@ from kvrm.folders import check, staged
 
 if TYPE_CHECKING:
     from kvrm.results import Replay
-    from kvrm_analysis.timeline import Timeline
+    from kvrm_analysis.timeline.timeline import Timeline
     from kvrm_sim.engine import RunResult
     from kvrm_traces import Trace
 
@@ -59,7 +59,7 @@ def timeline(
     from dataclasses import replace
 
     from kvrm.api import open_trace
-    from kvrm_analysis.timeline import write_timeline
+    from kvrm_analysis.timeline.timeline import write_timeline
 
     target = Path(out)
     check(target, kind="file", force=force)

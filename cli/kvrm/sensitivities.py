@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from kvrm.sweeps import EngineName, Stale, StudySource
 
 if TYPE_CHECKING:
-    from kvrm_analysis.engines import Engine
-    from kvrm_analysis.sensitivity import Sensitivity, SensitivityStudy
+    from kvrm_analysis.engines.engines import Engine
+    from kvrm_analysis.searches.sensitivity import Sensitivity, SensitivityStudy
 
 
 def sensitivity(
@@ -32,10 +32,10 @@ def sensitivity(
     figure. The other options are those of :func:`kvrm.sweep`. Raises InputError for a study that is wrong, before any
     work, and where the extra ``tune`` is not installed.
     """
-    from kvrm_analysis.engines import make_engine
-    from kvrm_analysis.sensitivity import indices_of
-    from kvrm_analysis.sensitivity_figure import sensitivity_figure
-    from kvrm_analysis.sweep import planned, run_plan
+    from kvrm_analysis.engines.engines import make_engine
+    from kvrm_analysis.searches.sensitivity import indices_of
+    from kvrm_analysis.searches.sensitivity_figure import sensitivity_figure
+    from kvrm_analysis.studies.sweep import planned, run_plan
 
     asked = loaded(study)
     folder = None if out is None else Path(out)
@@ -53,8 +53,8 @@ def sensitivity(
 
 def loaded(study: StudySource) -> SensitivityStudy:
     """The study, checked. Raises InputError, ConfigError."""
-    from kvrm_analysis.sensitivity import sensitivity_of
-    from kvrm_analysis.study_file import read_study, study_of
+    from kvrm_analysis.searches.sensitivity import sensitivity_of
+    from kvrm_analysis.studies.study_file import read_study, study_of
     from kvrm_sim.errors import ConfigError
     from kvrm_sim.tables import prefixed
 

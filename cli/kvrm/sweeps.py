@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:
-    from kvrm_analysis.engines import Engine
-    from kvrm_analysis.sweep import Sweep
-    from kvrm_analysis.sweep_estimate import DryRun
+    from kvrm_analysis.engines.engines import Engine
+    from kvrm_analysis.studies.sweep import Sweep
+    from kvrm_analysis.studies.sweep_estimate import DryRun
 
 EngineName: TypeAlias = Literal["local", "ray"]
 Stale: TypeAlias = Literal["rerun", "keep"]
@@ -46,9 +46,9 @@ def sweep(
 
     Raises InputError for a study that is wrong, before any work; on an interrupt what has run is in ``out``.
     """
-    from kvrm_analysis.engines import make_engine
-    from kvrm_analysis.study import load_study
-    from kvrm_analysis.sweep import planned, run_plan
+    from kvrm_analysis.engines.engines import make_engine
+    from kvrm_analysis.studies.study import load_study
+    from kvrm_analysis.studies.sweep import planned, run_plan
 
     found = load_study(study)
     with planned(found) as plan:
@@ -70,11 +70,11 @@ def sweep_dry_run(
     study: StudySource, *, out: str | Path | None = None, workers: int | None = None, stale: Stale = "rerun"
 ) -> DryRun:
     """The cells that :func:`sweep` would run, and an estimate of the time: at most three of them are tried."""
-    from kvrm_analysis.engines import checked_workers
-    from kvrm_analysis.journal import read_entries
-    from kvrm_analysis.study import load_study
-    from kvrm_analysis.sweep import planned
-    from kvrm_analysis.sweep_estimate import dry_run
+    from kvrm_analysis.engines.engines import checked_workers
+    from kvrm_analysis.studies.journal import read_entries
+    from kvrm_analysis.studies.study import load_study
+    from kvrm_analysis.studies.sweep import planned
+    from kvrm_analysis.studies.sweep_estimate import dry_run
 
     with planned(load_study(study)) as plan:
         entries = {} if out is None else read_entries(Path(out))

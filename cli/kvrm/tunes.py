@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 from kvrm.sweeps import EngineName, StudySource
 
 if TYPE_CHECKING:
-    from kvrm_analysis.engines import Engine
-    from kvrm_analysis.tune_answer import Tuned
-    from kvrm_analysis.tune_study import TuneStudy
+    from kvrm_analysis.engines.engines import Engine
+    from kvrm_analysis.searches.tune_answer import Tuned
+    from kvrm_analysis.searches.tune_study import TuneStudy
 
 
 def tune(
@@ -41,10 +41,10 @@ def tune(
     ``progress`` is called with trials that ended, and all of them. Raises InputError for a study that is wrong, before
     any work, and where the extra ``tune`` is not installed.
     """
-    from kvrm_analysis.engines import make_engine
-    from kvrm_analysis.study_folder import prepared_folder
-    from kvrm_analysis.tune_answer import answered, write_answer
-    from kvrm_analysis.tuning import JOURNAL, Search, cell_work, optuna_library
+    from kvrm_analysis.engines.engines import make_engine
+    from kvrm_analysis.searches.tune_answer import answered, write_answer
+    from kvrm_analysis.searches.tuning import JOURNAL, Search, cell_work, optuna_library
+    from kvrm_analysis.studies.study_folder import prepared_folder
 
     found = loaded(study, trials, sampler, seed)
     optuna_library()  # missing is said before any work
@@ -65,8 +65,8 @@ def loaded(study: StudySource, trials: int | None, sampler: str | None, seed: in
     """The study, checked, with these instead of its own. Raises InputError, ConfigError."""
     from collections.abc import Mapping
 
-    from kvrm_analysis.study_file import read_study, study_of
-    from kvrm_analysis.tune_study import tune_of
+    from kvrm_analysis.searches.tune_study import tune_of
+    from kvrm_analysis.studies.study_file import read_study, study_of
     from kvrm_sim.errors import ConfigError
     from kvrm_sim.tables import prefixed
 

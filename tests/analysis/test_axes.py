@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from kvrm_analysis.axes import Axis, Dimension, read_axis, read_dimension, read_sample
+from kvrm_analysis.studies.axes import Axis, Dimension, read_axis, read_dimension, read_sample
 from kvrm_sim.errors import ConfigError
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import kvrm
 from kvrm.main import run_command
-from kvrm_analysis.replicas import replica_config
+from kvrm_analysis.engines.replicas import replica_config
 from kvrm_sim.engine import run
 from kvrm_sim.errors import InputError
 from kvrm_traces import Trace, TraceError

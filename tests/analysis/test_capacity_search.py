@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvrm_analysis.capacity_search import fewest, highest_rate
-from kvrm_analysis.rank_intervals import rank_interval
+from kvrm_analysis.searches.capacity_search import fewest, highest_rate
+from kvrm_analysis.searches.rank_intervals import rank_interval
 from kvrm_sim.errors import InputError
 
 

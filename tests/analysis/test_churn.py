@@ -12,7 +12,7 @@ import pytest
 from matplotlib.text import Text
 
 from kvrm_analysis.churn import BINS, PLACEMENTS, churn_grid, churn_of, draw_churn, run_blocks_mean
-from kvrm_analysis.style import look
+from kvrm_analysis.drawing.style import look
 from kvrm_sim.columns import pool_table, step_table
 from kvrm_sim.config import load_policy
 from kvrm_sim.state import POOL_SAMPLES, RUN_CLASSES, WINDOWS

@@ -11,7 +11,7 @@ import kvrm
 from kvrm_analysis.conditions import condition
 from kvrm_analysis.difference_text import MAIN, render
 from kvrm_analysis.differences import bootstrap
-from kvrm_analysis.figures_of_merit import FIGURES
+from kvrm_analysis.searches.figures_of_merit import FIGURES
 from kvrm_sim.errors import InputError
 from tests.analysis.made_up_runs import made_up_run
 

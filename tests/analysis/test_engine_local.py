@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kvrm_analysis.engine_local import LocalEngine
-from kvrm_analysis.engines import Engine, Lost, SerialEngine
+from kvrm_analysis.engines.engine_local import LocalEngine
+from kvrm_analysis.engines.engines import Engine, Lost, SerialEngine
 from kvrm_sim.errors import ConfigError, InputError
 from tests.analysis.engine_works import Squares
 

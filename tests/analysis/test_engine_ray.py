@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import kvrm
-from kvrm_analysis.engine_ray import RayEngine
-from kvrm_analysis.engines import Lost, SerialEngine
-from kvrm_analysis.study import load_study
-from kvrm_analysis.sweep import planned, run_plan
+from kvrm_analysis.engines.engine_ray import RayEngine
+from kvrm_analysis.engines.engines import Lost, SerialEngine
+from kvrm_analysis.studies.study import load_study
+from kvrm_analysis.studies.sweep import planned, run_plan
 from kvrm_sim.errors import ConfigError, InputError
 from tests.analysis.engine_works import Squares
 

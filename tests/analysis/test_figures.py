@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from matplotlib.text import Text
 
-from kvrm_analysis.figures import compare_figure, draw_comparison
+from kvrm_analysis.drawing.figures import compare_figure, draw_comparison
+from kvrm_analysis.drawing.scene import caption, scene_of
 from kvrm_analysis.runs import RunLike
-from kvrm_analysis.scene import caption, scene_of
 from kvrm_sim.errors import InputError
 from tests.analysis.made_up_runs import made_up_run, six_runs
 

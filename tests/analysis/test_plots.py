@@ -11,13 +11,13 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from kvrm_analysis.plot_memory import blended
-from kvrm_analysis.plot_options import PlotOptions
-from kvrm_analysis.plots import KINDS, draw_kinds
+from kvrm_analysis.drawing.plot_memory import blended
+from kvrm_analysis.drawing.plot_options import PlotOptions
+from kvrm_analysis.drawing.plots import KINDS, draw_kinds
+from kvrm_analysis.drawing.sheet import COLUMN, PAGE
+from kvrm_analysis.drawing.style import FORMATS, save_as
 from kvrm_analysis.runs import NamedRun
-from kvrm_analysis.sheet import COLUMN, PAGE
-from kvrm_analysis.slo import parse_slo
-from kvrm_analysis.style import FORMATS, save_as
+from kvrm_analysis.searches.slo import parse_slo
 from kvrm_sim.errors import InputError
 from tests.analysis.made_up_runs import made_up_run
 from tests.analysis.small_runs import replayed

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 from matplotlib.text import Text
 
+from kvrm_analysis.drawing.style import look
 from kvrm_analysis.preemption import PUBLISHED_WATERMARKS, draw_watermark, over_subscription, watermark_sweep
-from kvrm_analysis.style import look
 
 
 @pytest.fixture(scope="module")

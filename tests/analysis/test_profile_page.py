@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 from matplotlib.text import Text
 
-from kvrm_analysis.profile_page import draw_profile, profile_page
+from kvrm_analysis.drawing.profile_page import draw_profile, profile_page
 from tests.analysis.made_up_measurements import calibration_report, calibration_table
 
 

@@ -16,11 +16,11 @@ import pytest
 from PIL import Image
 
 import kvrm
+from kvrm_analysis.drawing.series import mean_per_bin
+from kvrm_analysis.drawing.style import COLOURS
 from kvrm_analysis.report import write_report
 from kvrm_analysis.report.subject import subject_of
 from kvrm_analysis.runs import open_runs
-from kvrm_analysis.series import mean_per_bin
-from kvrm_analysis.style import COLOURS
 from tests.analysis.browsers import chromium
 
 HOSTILE = '</script><script>window.ran = 1</script><img src=x onerror="window.ran = 2">&amp;\'"\u2028${window.ran = 3}'

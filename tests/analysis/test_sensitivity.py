@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 import kvrm
-from kvrm_analysis.engines import SerialEngine
-from kvrm_analysis.sensitivity import SensitivityStudy, indices_of, sensitivity_of
-from kvrm_analysis.study_file import study_of
-from kvrm_analysis.sweep import Sweep
+from kvrm_analysis.engines.engines import SerialEngine
+from kvrm_analysis.searches.sensitivity import SensitivityStudy, indices_of, sensitivity_of
+from kvrm_analysis.studies.study_file import study_of
+from kvrm_analysis.studies.sweep import Sweep
 from kvrm_sim.errors import ConfigError, InputError
 
 pytest.importorskip("SALib", reason="the extra tune is not installed")

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from kvrm_analysis.series import (
+from kvrm_analysis.drawing.series import (
     arrivals_per_bin,
     bursts,
     grid_of,

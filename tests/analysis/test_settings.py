@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from kvrm_analysis.cell_rows import METRICS, WORDS
-from kvrm_analysis.settings import checked, flattened, known_keys
+from kvrm_analysis.studies.cell_rows import METRICS, WORDS
+from kvrm_analysis.studies.settings import checked, flattened, known_keys
 from kvrm_sim.config import ReplicaConfig
 from kvrm_sim.errors import ConfigError
 from kvrm_sim.plugin_registry import using

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 import kvrm
-from kvrm_analysis import shard_records
-from kvrm_analysis.engine_local import LocalEngine
-from kvrm_analysis.engines import SerialEngine
-from kvrm_analysis.shard_records import Spool, merge
-from kvrm_analysis.shards import run_sharded
+from kvrm_analysis.engines import shard_records
+from kvrm_analysis.engines.engine_local import LocalEngine
+from kvrm_analysis.engines.engines import SerialEngine
+from kvrm_analysis.engines.shard_records import Spool, merge
+from kvrm_analysis.engines.shards import run_sharded
 from kvrm_sim import state as st
 from kvrm_sim.cluster import run_cluster
 from kvrm_sim.cluster_records import ended_ns
@@ -74,7 +74,7 @@ def test_shards_give_the_bytes_of_the_cluster(
 ) -> None:
     made = config(window_s=how.pop("window_s", 1.0))
     whole = run_cluster(trace, made, replicas=replicas, out=tmp_path / "whole", **how)
-    monkeypatch.setattr("kvrm_analysis.shards.CHUNK_ROWS", 37)
+    monkeypatch.setattr("kvrm_analysis.engines.shards.CHUNK_ROWS", 37)
     apart = run_sharded(trace, made, replicas=replicas, engine=Several(shards), out=tmp_path / "apart", **how)
     assert bytes_of(tmp_path / "apart") == bytes_of(tmp_path / "whole")
     assert comparable(apart.summary) == comparable(whole.summary)

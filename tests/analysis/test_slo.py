@@ -7,9 +7,9 @@ import math
 import pytest
 
 import kvrm
-from kvrm_analysis.cell_rows import row_of
-from kvrm_analysis.figures_of_merit import FIGURES, figure_named
-from kvrm_analysis.slo import parse_goal, parse_slo
+from kvrm_analysis.searches.figures_of_merit import FIGURES, figure_named
+from kvrm_analysis.searches.slo import parse_goal, parse_slo
+from kvrm_analysis.studies.cell_rows import row_of
 from kvrm_sim.errors import InputError
 
 RUN = {"itl_s": {"p99": 0.06}, "completed_share": 0.999, "reserved_kv_bytes": {"mean": 3e9}, "ttft_s": {"p99": None}}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from kvrm_analysis.studies import frame_markdown, kv_memory_shares
+from kvrm_analysis.published import frame_markdown, kv_memory_shares
 from kvrm_sim.errors import WorkError
 from kvrm_traces import open_trace
 

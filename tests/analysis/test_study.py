@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kvrm_analysis.study import load_study
+from kvrm_analysis.studies.study import load_study
 from kvrm_sim.errors import ConfigError
 
 BASE = {"trace": "azure-conv-like"}

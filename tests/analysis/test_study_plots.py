@@ -12,10 +12,17 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from kvrm_analysis.plot_study import StudyOptions, draw_heatmap, draw_pareto, draw_tornado
-from kvrm_analysis.plots import draw_kinds, source_of
-from kvrm_analysis.sheet import COLUMN
-from kvrm_analysis.study_table import StudyTable, label_of, load_study, more_is_better, pareto_front, study_table
+from kvrm_analysis.drawing.plot_study import StudyOptions, draw_heatmap, draw_pareto, draw_tornado
+from kvrm_analysis.drawing.plots import draw_kinds, source_of
+from kvrm_analysis.drawing.sheet import COLUMN
+from kvrm_analysis.studies.study_table import (
+    StudyTable,
+    label_of,
+    load_study,
+    more_is_better,
+    pareto_front,
+    study_table,
+)
 from kvrm_sim.errors import InputError
 from tests.analysis.made_up_measurements import validation_report, validation_steps
 

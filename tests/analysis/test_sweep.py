@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from kvrm_analysis import cell_keys, sweep
-from kvrm_analysis.cell_rows import METRICS
-from kvrm_analysis.engine_local import LocalEngine
-from kvrm_analysis.engines import Engine, Lost, SerialEngine, Work
-from kvrm_analysis.journal import FILE, Journal
-from kvrm_analysis.study import Study, load_study
-from kvrm_analysis.sweep import Sweep, planned, run_plan
-from kvrm_analysis.sweep_table import interval
+from kvrm_analysis.engines.engine_local import LocalEngine
+from kvrm_analysis.engines.engines import Engine, Lost, SerialEngine, Work
+from kvrm_analysis.studies import cell_keys, sweep
+from kvrm_analysis.studies.cell_rows import METRICS
+from kvrm_analysis.studies.journal import FILE, Journal
+from kvrm_analysis.studies.study import Study, load_study
+from kvrm_analysis.studies.sweep import Sweep, planned, run_plan
+from kvrm_analysis.studies.sweep_table import interval
 from kvrm_sim.config import ReplicaConfig
 from kvrm_sim.engine import run
 from kvrm_sim.errors import InputError
@@ -169,7 +169,7 @@ def test_rows_of_other_code_run_again_or_are_kept_and_it_is_said(
     out = tmp_path / "out"
     with monkeypatch.context() as patch:
         patch.setattr(sweep, "code_version", lambda: "an earlier one")
-        patch.setattr("kvrm_analysis.cell_work.code_version", lambda: "an earlier one")
+        patch.setattr("kvrm_analysis.studies.cell_work.code_version", lambda: "an earlier one")
         swept(study, SerialEngine(), out)
     kept = swept(study, SerialEngine(), out, stale="keep")
     assert (kept.ran, kept.stale, kept.kept) == (0, 2, 2)
@@ -257,7 +257,7 @@ def test_a_cell_that_raises_anything_is_a_row(tmp_path: Path, monkeypatch: pytes
     def broken(*_: Any, **__: Any) -> None:
         raise MemoryError("no room")
 
-    monkeypatch.setattr("kvrm_analysis.cells.run_replicas", broken)
+    monkeypatch.setattr("kvrm_analysis.studies.cells.run_replicas", broken)
     found = swept({"base": BASE, "axes": {"pool_blocks": [50, 60]}}, SerialEngine(), tmp_path / "out")
     assert found.statuses == {"failed": 2}
     assert found.without_results() == ["2 cells (0, 1) failed: MemoryError: no room"]

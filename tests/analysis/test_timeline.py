@@ -15,9 +15,9 @@ import kvrm
 from kvrm_analysis.inspection import inspect
 from kvrm_analysis.recorded import recorded
 from kvrm_analysis.runs import NamedRun
-from kvrm_analysis.timeline import Timeline, write_timeline
-from kvrm_analysis.timeline_tracks import ENGINE, EXPOSED, POOL, REQUESTS, STEPS, TRANSFERS
-from kvrm_analysis.trace_events import microsecond, microseconds
+from kvrm_analysis.timeline.timeline import Timeline, write_timeline
+from kvrm_analysis.timeline.timeline_tracks import ENGINE, EXPOSED, POOL, REQUESTS, STEPS, TRANSFERS
+from kvrm_analysis.timeline.trace_events import microsecond, microseconds
 from kvrm_sim.errors import InputError, RunError
 from kvrm_sim.state import PARTS
 from tests.analysis.small_runs import replayed
@@ -128,7 +128,7 @@ def test_blocks_show_their_owners(by_second: NamedRun, tmp_path: Path) -> None:
 
 
 def test_long_runs_are_cut_and_say_so(by_second: NamedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvrm_analysis.timeline.MOST_STEPS", 500)
+    monkeypatch.setattr("kvrm_analysis.timeline.timeline.MOST_STEPS", 500)
     done = written(by_second, tmp_path / "trace.json.gz")
     assert 0 < done.steps <= 500 < done.all_steps
     assert done.end_s < by_second.summary["sim"]["span_s"]

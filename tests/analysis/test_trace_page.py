@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from kvrm_analysis.trace_page import caption, draw_trace, trace_page
+from kvrm_analysis.drawing.trace_page import caption, draw_trace, trace_page
 from kvrm_traces import TraceReport, inspect_trace, open_trace
 
 

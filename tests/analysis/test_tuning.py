@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 import kvrm
-from kvrm_analysis.cell_rows import failed_row, row_of
-from kvrm_analysis.cell_work import Ran
-from kvrm_analysis.engines import SerialEngine
-from kvrm_analysis.search_space import read_space
-from kvrm_analysis.study_file import study_of
-from kvrm_analysis.tune_study import tune_of
-from kvrm_analysis.tuning import JOURNAL, Tried
+from kvrm_analysis.engines.engines import SerialEngine
+from kvrm_analysis.searches.search_space import read_space
+from kvrm_analysis.searches.tune_study import tune_of
+from kvrm_analysis.searches.tuning import JOURNAL, Tried
+from kvrm_analysis.studies.cell_rows import failed_row, row_of
+from kvrm_analysis.studies.cell_work import Ran
+from kvrm_analysis.studies.study_file import study_of
 from kvrm_sim.errors import ConfigError, InputError
 from tests.conftest import REPO
 

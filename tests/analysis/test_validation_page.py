@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from kvrm_analysis.validation_page import FIGURES, draw_validation, validation_page
+from kvrm_analysis.drawing.validation_page import FIGURES, draw_validation, validation_page
 from tests.analysis.made_up_measurements import validation_report, validation_steps
 
 

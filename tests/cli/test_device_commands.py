@@ -190,7 +190,7 @@ def test_a_page_that_cannot_be_drawn_leaves_what_was_there(
         raise OSError(28, "No space left")
 
     (tmp_path / "a.toml").write_text("mine")
-    monkeypatch.setattr("kvrm_analysis.profile_page.profile_page", broken)
+    monkeypatch.setattr("kvrm_analysis.drawing.profile_page.profile_page", broken)
     assert run_command(["calibrate", "-o", str(tmp_path / "a.toml"), "--force"]) == 1
     assert names(tmp_path) == ["a.toml"]
     assert (tmp_path / "a.toml").read_text() == "mine"

@@ -14,7 +14,7 @@ import pytest
 
 import kvrm
 from kvrm.main import run_command
-from kvrm_analysis.engines import SerialEngine
+from kvrm_analysis.engines.engines import SerialEngine
 from kvrm_traces.errors import InputError
 from tests.cli.cli_process import kvrm as command
 

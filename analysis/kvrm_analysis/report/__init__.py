@@ -17,13 +17,13 @@ from xml.etree.ElementTree import Element
 
 from kvrm_analysis.compare import heading
 from kvrm_analysis.definitions import field_of
+from kvrm_analysis.drawing.style import COLOURS, DARK_COLOURS
 from kvrm_analysis.report import tables
 from kvrm_analysis.report.charts import charts_of, cut
 from kvrm_analysis.report.markup import el, html, script_json
 from kvrm_analysis.report.subject import axes_of, shaded, subject_of
 from kvrm_analysis.report.traces import trace_charts, trace_facts, trace_names
 from kvrm_analysis.runs import NamedRun, RunLike, open_runs
-from kvrm_analysis.style import COLOURS, DARK_COLOURS
 from kvrm_analysis.table_rows import SECTIONS
 from kvrm_sim.errors import InputError
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kvrm_analysis.drawing.series import Floats, Grid, integers, numbers
 from kvrm_analysis.reading import columns
 from kvrm_analysis.runs import NamedRun
-from kvrm_analysis.series import Floats, Grid, integers, numbers
 
 
 class StepBins:

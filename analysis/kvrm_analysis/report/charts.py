@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from kvrm_analysis.drawing.series import Floats, Grid, numbers, typical_itl_s, typical_ttft_s, worst_itl_s, worst_ttft_s
 from kvrm_analysis.latencies import request_latencies_s
 from kvrm_analysis.reading import columns
 from kvrm_analysis.report.bins import brief, shares
 from kvrm_analysis.report.subject import Lines, Subject, arrivals_of, chart, measure, nines, per_run
-from kvrm_analysis.series import Floats, Grid, numbers, typical_itl_s, typical_ttft_s, worst_itl_s, worst_ttft_s
 from kvrm_sim.columns import RUN_COLUMNS
 from kvrm_sim.state import PARTS
 

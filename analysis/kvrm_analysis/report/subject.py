@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from kvrm_analysis.drawing.series import Floats, Grid, bursts, grid_of, integers, numbers
 from kvrm_analysis.reading import columns
 from kvrm_analysis.report.bins import StepBins, brief
 from kvrm_analysis.runs import NamedRun
-from kvrm_analysis.series import Floats, Grid, bursts, grid_of, integers, numbers
 from kvrm_sim.columns import RUN_COLUMNS
 
 #: Bins of time: as many as a wide screen shows apart; fewer where many runs share the page.

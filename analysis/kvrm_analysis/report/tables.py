@@ -8,10 +8,10 @@ from xml.etree.ElementTree import Element
 
 from kvrm_analysis.compare import notes
 from kvrm_analysis.definitions import STATISTICS, definitions, field_of, statistic
+from kvrm_analysis.drawing.style import COLOURS
 from kvrm_analysis.ranking import ranks, unranked_because
 from kvrm_analysis.report.markup import el
 from kvrm_analysis.runs import NamedRun
-from kvrm_analysis.style import COLOURS
 from kvrm_analysis.table_rows import ABSENT, SECTIONS, Row, is_printed, printed_rows
 
 _LATENCY = "latency"

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kvrm_analysis.drawing.series import Floats, integers
 from kvrm_analysis.reading import columns
 from kvrm_analysis.report.bins import brief
 from kvrm_analysis.report.subject import Subject, chart, measure
 from kvrm_analysis.runs import NamedRun
-from kvrm_analysis.series import Floats, integers
 from kvrm_traces.burstiness import FANO_WINDOWS_S, Gaps, WindowCounts
 
 #: Classes of lengths a power of two.

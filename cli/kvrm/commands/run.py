@@ -14,7 +14,7 @@ from kvrm.console import complain, note, progress_bars, say
 from kvrm.flags import Cluster, Load, Output, Reading, Replica, Running
 from kvrm.presets import plugged
 from kvrm.results import Comparison, nothing_completed
-from kvrm_analysis.replicas import check_cluster
+from kvrm_analysis.engines.replicas import check_cluster
 
 if TYPE_CHECKING:
     from kvrm_traces import Trace

@@ -14,7 +14,7 @@ from kvrm.console import complain, note, progress_bars, say
 from kvrm.sweeps import EngineName, Stale
 
 if TYPE_CHECKING:
-    from kvrm_analysis.sweep import Sweep
+    from kvrm_analysis.studies.sweep import Sweep
 
 T = TypeVar("T")
 
@@ -74,7 +74,7 @@ def sweep(
     json: JsonOption = False,
 ) -> None:
     """Run every cell of a study: a table with a row a cell. Interrupted or grown, it goes on where it was."""
-    from kvrm_analysis.study import load_study
+    from kvrm_analysis.studies.study import load_study
 
     wanted = _run_numbers(runs)
     loaded = load_study(study)

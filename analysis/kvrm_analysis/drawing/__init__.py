@@ -1,0 +1,1 @@
+"""Figures: one style, panels, and the pages and kinds that are put together from them."""

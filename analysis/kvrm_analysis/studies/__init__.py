@@ -1,0 +1,1 @@
+"""Cells, axes and sweeps: many configurations, a row of results for each."""

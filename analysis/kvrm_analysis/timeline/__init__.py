@@ -1,0 +1,1 @@
+"""A run as a timeline in the trace event format."""
