@@ -65,6 +65,10 @@ def recorded(run: NamedRun, *, trace: Trace | None = None, replica: int | None =
     are not plugged in.
     """
     document = run.document()
+    if document["run"].get("driver") == "closed-loop":
+        raise InputError(
+            f"run {run.name!r} is a closed loop: its arrivals followed its answers, so no part of it is simulated again"
+        )
     cluster = document["run"].get("cluster")
     _check_replica(run, cluster, replica)
     assert run.folder is not None

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 #: Called with the name of a run and its share done, 0 to 1.
 Progress: TypeAlias = Callable[[str, float], None]
-Driver: TypeAlias = Literal["span", "events"]
+Driver: TypeAlias = Literal["span", "events", "closed-loop"]
 
 #: What `compare` sets side by side when no policy is named: static and dynamic decoders, today's baseline, and KV-RM.
 DEFAULT_POLICIES = ("static", "bucketed", "dynamic", "graph-paged", "kv-rm", "kv-rm-delta")

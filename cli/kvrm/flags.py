@@ -211,8 +211,12 @@ class Running:
     """How the simulation runs and what it records."""
 
     driver: Annotated[
-        Literal["span", "events"],
-        option("--driver", text="span: compiled (default). events: event by event in SimPy, the same result."),
+        Literal["span", "events", "closed-loop"],
+        option(
+            "--driver",
+            text="span: compiled (default). events: event by event in SimPy, the same result. closed-loop: turns of a "
+            "conversation wait for the answer to the one before.",
+        ),
     ] = "span"
     check: Annotated[bool, option("--check", text="Check every invariant after every step (slower).")] = False
     window_s: Annotated[

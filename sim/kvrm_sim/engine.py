@@ -2,7 +2,8 @@
 
 Both call the same compiled core and give the same bits. *Span* (the default) lets the core run until it needs
 something. *Events* stops at whatever can be observed (admission, preemption, first token, finish, rejection), so that
-a user's processes and hooks can wait for it and submit requests of their own. The core's horizon is the time of the
+a user's processes and hooks can wait for it and submit requests of their own. *Closed loop* is that, with a trace whose
+turns wait for the answer to the one before (closed_loop.py). The core's horizon is the time of the
 next SimPy event (``env.peek()``): nothing else can happen before it, so nothing can reach the replica's past.
 
 SimPy's clock counts int64 nanoseconds.
@@ -19,8 +20,10 @@ from typing import Any, Literal
 
 import numpy as np
 import simpy
+from numpy.typing import NDArray
 
 from kvrm_sim import state as st
+from kvrm_sim.closed_loop import ClosedLoop
 from kvrm_sim.config import ReplicaConfig
 from kvrm_sim.derivation import parameters_of
 from kvrm_sim.feed import Chunk, arrival_chunks
@@ -36,7 +39,7 @@ from kvrm_traces import Trace
 
 __all__ = ["Driver", "EventReplica", "RequestEvents", "RunResult", "run", "span_process"]
 
-Driver = Literal["span", "events"]
+Driver = Literal["span", "events", "closed-loop"]
 
 #: Steps in one call of the compiled loop: a few milliseconds, so that an interrupt and the progress bar get in.
 STEPS_A_CALL = 50_000
@@ -142,7 +145,7 @@ class EventReplica:
         row: int | None = None,
         *,
         priority: int = 0,
-        prefix_ids: Sequence[int] = (),
+        prefix_ids: Sequence[int] | NDArray[np.int64] = (),
     ) -> RequestEvents:
         """A request that arrives now. ``row`` names it in the records (default: counts from 0). Returns its events.
 
@@ -279,16 +282,16 @@ def run(
 ) -> RunResult:
     """Replay a trace on one replica.
 
-    ``stop_at_s``: simulated seconds after which everything unfinished is reported as such. ``hooks`` (driver ``events``
-    only) see each event. Without ``out`` the tables are kept in memory, unless ``keep`` is false. Raises
-    DoesNotFitError before any work, InputError for rows that the configuration cannot take, WorkError when the run
-    fails.
+    ``stop_at_s``: simulated seconds after which everything unfinished is reported as such; turns that a closed loop has
+    not sent by then are nowhere. ``hooks`` (not with driver ``span``) see each event. Without ``out`` the tables are
+    kept in memory, unless ``keep`` is false. Raises DoesNotFitError before any work, TraceError for a closed loop of a
+    trace without turns, InputError for rows that the configuration cannot take, WorkError when the run fails.
     """
-    if hooks and driver != "events":
+    if hooks and driver == "span":
         raise ValueError("hooks need driver='events': the span driver does not stop at single events")
     plan = plan_memory(config)
     say_if_slow(config)
-    parameters = parameters_for_trace(trace, config, plan, log_events=driver == "events")
+    parameters = parameters_for_trace(trace, config, plan, log_events=driver != "span")
     with RunWriter(out, force=force) as writer:
         collector = Collector()
         target = collector if out is None and keep else writer  # without a folder the writer does nothing
@@ -336,13 +339,17 @@ def _drive(
             progress(min(1.0, now_ns / span_ns))
 
     env = simpy.Environment(initial_time=0)
-    feed = arrival_chunks(trace, with_ids=bool(replica.parameters.record[0].sharing))
+    with_ids = bool(replica.parameters.record[0].sharing)
+    loop = ClosedLoop(trace, with_ids=with_ids) if driver == "closed-loop" else None
+    feed = arrival_chunks(trace, with_ids=with_ids)
     if driver == "span":
         env.process(span_process(env, replica, feed, stop_ns, report))
         env.run()
     else:
-        events = EventReplica(env, replica, feed, stop_ns, report)
+        events = EventReplica(env, replica, feed if loop is None else None, stop_ns, report)
         events.hooks += hooks
+        if loop is not None:
+            loop.start(events)
         # Without a stop the run is over when nothing is pending; the arrivals after a stop are not waited for.
         env.run(until=None if stop_ns == st.NEVER else events.process)
     report(span_ns)

@@ -7,16 +7,72 @@ that one's ``session_id``); both forms are read. Memory grows with the conversat
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from typing import TypeVar
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from kvrm_traces.arrow import int64_values
+from kvrm_traces.errors import TraceError
 from kvrm_traces.tokens import Histogram, TokenCounter, TokenStats
+from kvrm_traces.trace import Trace
 
 #: Written for "no parent" by formats that have a number there.
 NO_PARENT = "-1"
 
 _MS_NS = 10**6
+
+T = TypeVar("T")
+
+
+def continues_another(own: str, parent: str | None) -> bool:
+    """Whether a request says that it continues one of another name."""
+    return parent is not None and parent not in (NO_PARENT, own)
+
+
+def turn_before(latest: Mapping[str, T], own: str, parent: str | None) -> T | None:
+    """Of the latest requests by name, the one that a request continues; None for the first of a conversation, and where
+    the trace does not have it.
+    """
+    return latest.get(parent if parent is not None and continues_another(own, parent) else own)
+
+
+@dataclasses.dataclass(frozen=True)
+class Turns:
+    """Of each request, in order of arrival: the row of the one that it continues (int64, -1: none), and the time to
+    think between that one's end and this arrival (int64 ns, 0 where none is).
+    """
+
+    before: NDArray[np.int64]
+    think_ns: NDArray[np.int64]
+
+
+def turns_of(trace: Trace) -> Turns:
+    """Who continues whom, in memory that grows with the trace. Raises TraceError for a trace without conversations, or
+    without the time to think, which cannot be told from arrivals: they hold the answer's time too.
+    """
+    for name, what in (("session_id", "conversations"), ("think_ms", "time to think between turns")):
+        if name not in trace.info.columns:
+            raise TraceError(
+                f"{trace.info.name}: a closed loop needs the column {name} ({what}), and the trace has "
+                f"{', '.join(trace.info.columns)}: convert it with --column {name}=NAME, or replay it open loop"
+            )
+    columns = [name for name in ("session_id", "parent", "think_ms") if name in trace.info.columns]
+    latest: dict[str, int] = {}
+    before: list[int] = []
+    think: list[NDArray[np.int64]] = []
+    for batch in trace.batches(columns=columns):
+        ids = batch.column("session_id").to_pylist()
+        parents = batch.column("parent").to_pylist() if "parent" in columns else [None] * len(ids)
+        for own, parent in zip(ids, parents, strict=True):
+            found = None if own is None else turn_before(latest, own, parent)
+            if own is not None:
+                latest[own] = len(before)
+            before.append(-1 if found is None else found)
+        think.append(int64_values(batch.column("think_ms").fill_null(0)))
+    return Turns(np.array(before, np.int64), np.concatenate(think) * _MS_NS)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,7 +124,8 @@ class Sessions:
         for own, parent, arrival_ns, prompt, output in zip(ids, parents, arrivals, prompts, outputs, strict=True):
             if own is None:
                 continue
-            before = self._before(own, parent)
+            before = turn_before(self._latest, own, parent)
+            self._unknown += before is None and continues_another(own, parent)
             if before is None:
                 self._turns.append(0)
                 session = len(self._turns) - 1
@@ -81,13 +138,6 @@ class Sessions:
             self._latest[own] = _Turn(session, arrival_ns, prompt + output)
         if gaps:
             self._gaps.see(pa.array(gaps, pa.int64()).to_numpy())
-
-    def _before(self, own: str, parent: str | None) -> _Turn | None:
-        if parent is not None and parent != NO_PARENT and parent != own:
-            found = self._latest.get(parent)
-            self._unknown += found is None
-            return found
-        return self._latest.get(own)
 
     def stats(self) -> SessionStats | None:
         """Of all that was seen; None when no request names a session."""
