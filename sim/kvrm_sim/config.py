@@ -69,7 +69,7 @@ class ReplicaConfig(Table):
     #: KV bytes of a token on one device, instead of the model's formula (latent attention, hybrid layers).
     kv_bytes_per_token: PositiveInt | None = None
     #: Length of a window in steps.parquet; 0 keeps one record a step.
-    window_s: Annotated[StrictFloat, Field(ge=0, allow_inf_nan=False)] = 1.0
+    window_s: Annotated[StrictFloat, Field(ge=0, le=1e9, allow_inf_nan=False)] = 1.0
     #: Check the invariants after every step.
     check: StrictBool = False
     seed: Annotated[StrictInt, Field(ge=0)] = 0

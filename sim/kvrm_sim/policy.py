@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field, StrictBool, StrictFloat, StrictInt,
 
 from kvrm_sim.plugin_registry import broken_packages, find, found_parts, needed
 from kvrm_sim.plugins import Part
-from kvrm_sim.tables import Ladder, PositiveFloat, PositiveInt, Table, guess, named_or_ladder
+from kvrm_sim.tables import MOST_COUNT, Ladder, PositiveInt, Table, guess, named_or_ladder
 
 ReserveMode: TypeAlias = Literal["max_len", "pow2", "declared", "oracle", "bucket", "paged"]
 LaunchMode: TypeAlias = Literal["eager", "graph"]
@@ -174,7 +174,7 @@ class FarHistory(Table):
     #: The near window, a multiple of the block size.
     window_tokens: PositiveInt
     #: Blocks of a row that hold the summaries; 0 forgets what is far.
-    summary_blocks: Annotated[StrictInt, Field(ge=0)]
+    summary_blocks: Annotated[StrictInt, Field(ge=0, le=MOST_COUNT)]
 
     def blocks(self, block_size_tokens: int) -> int:
         """Blocks that a decoding row keeps at most."""
@@ -187,7 +187,7 @@ class Host(Table):
     section: ClassVar[str] = "host"
 
     #: For each device.
-    memory_gib: PositiveFloat
+    memory_gib: Annotated[StrictFloat, Field(gt=0, le=16_384, allow_inf_nan=False)]
     #: Copies run beside the steps, on a link that they share; or each is part of the step that asks for it.
     overlap: StrictBool = True
     submission: Submission = "batch"
@@ -206,7 +206,7 @@ class Speculation(Table):
     #: The chance of each draft, given that those before it were accepted; drawn from `seed`.
     acceptance: Annotated[StrictFloat, Field(ge=0, le=1, allow_inf_nan=False)]
     #: What drafting takes in each step, for the whole batch. 0: looked up, not computed.
-    draft_ms: Annotated[StrictFloat, Field(ge=0, allow_inf_nan=False)] = 0.0
+    draft_ms: Annotated[StrictFloat, Field(ge=0, le=1e6, allow_inf_nan=False)] = 0.0
 
 
 class Schedule(Table):

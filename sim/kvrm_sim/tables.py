@@ -20,7 +20,9 @@ from pydantic_core import ErrorDetails
 from kvrm_sim.errors import ConfigError
 
 #: Integers and floats are strict: ``"16"``, ``16.0`` and ``true`` are not 16.
-PositiveInt = Annotated[StrictInt, Field(ge=1)]
+#: What a block id, a count of tokens or of rows fits.
+MOST_COUNT = 2**31 - 1
+PositiveInt = Annotated[StrictInt, Field(ge=1, le=MOST_COUNT)]
 PositiveFloat = Annotated[StrictFloat, Field(gt=0, allow_inf_nan=False)]
 
 

@@ -71,6 +71,14 @@ class Dies(SerialEngine):
             yield result
 
 
+class Loses(SerialEngine):
+    """The process of every second task dies."""
+
+    def map(self, work: Work[T, R], tasks: Iterable[T]) -> Iterator[tuple[int, R | Lost]]:
+        for at, result in super().map(work, tasks):
+            yield at, Lost("its process died 3 times") if at % 2 else result
+
+
 def swept(study: Study | dict[str, Any], engine: Engine, out: Path | None = None, **how: Any) -> Sweep:
     loaded = study if isinstance(study, Study) else load_study(study)
     with planned(loaded) as plan, engine:
@@ -119,6 +127,48 @@ def test_any_order_gives_the_same_bytes(
 def test_any_number_of_processes_gives_the_same_bytes(tmp_path: Path, done: tuple[Sweep, Path], workers: int) -> None:
     swept(STUDY, LocalEngine(workers), tmp_path / "out")
     assert table_bytes(tmp_path / "out") == table_bytes(done[1])
+
+
+def test_a_cell_whose_process_died_runs_again(tmp_path: Path, done: tuple[Sweep, Path]) -> None:
+    first = swept(STUDY, Loses(), tmp_path / "out")
+    assert first.statuses["failed"] > 0
+    again = swept(STUDY, SerialEngine(), tmp_path / "out")
+    assert 0 < again.ran < first.ran
+    assert table_bytes(tmp_path / "out") == table_bytes(done[1])
+
+
+PART = """
+from kvrm.plugins import Victim
+
+
+class Oldest(Victim):
+    name = "oldest"
+    compiled = True
+
+    @staticmethod
+    def weight(row):
+        return -row.arrival_ns
+"""
+
+
+@pytest.mark.long
+def test_a_users_part_is_a_value_of_an_axis(tmp_path: Path) -> None:
+    (tmp_path / "oldest.py").write_text(PART, encoding="utf-8")
+    text = """
+plugins = ["oldest.py"]
+[base]
+trace = "chat-burst"
+"trace.rows" = 200
+policy = "graph-paged"
+pool_blocks = 200
+[axes]
+"policy.schedule.victim" = ["last", "oldest"]
+"""
+    (tmp_path / "study.toml").write_text(text, encoding="utf-8")
+    found = swept(load_study(tmp_path / "study.toml"), SerialEngine())
+    assert found.statuses == {"done": 2}
+    last, oldest = found.cells.to_pylist()
+    assert last["cell_key"] != oldest["cell_key"] if "cell_key" in last else last != oldest
 
 
 def test_a_row_is_that_of_the_run_alone(done: tuple[Sweep, Path]) -> None:

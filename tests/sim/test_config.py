@@ -109,6 +109,16 @@ def test_configurations_are_frozen() -> None:
         ({"tensor_parallel": 3}, "tensor_parallel = 3: model 'llama-3-8b' has heads = 32, which it does not divide"),
         ({"kv_bytes_per_token": 1001}, "kv_bytes_per_token = 1001 is not a multiple of model.layers = 32"),
         ({"seed.a": 1}, "seed.a: 'seed' is a value, not a table"),
+        (
+            {"policy.speculation": {"draft_tokens": 3, "acceptance": 0.5, "draft_ms": 1e13}},
+            "less than or equal to 1000000",
+        ),
+        ({"policy.speculation": {"draft_tokens": 10**20, "acceptance": 0.5}}, "less than or equal to 2147483647"),
+        (
+            {"policy.pager.compaction": "threshold", "policy.pager.compaction_max_moves": 10**20},
+            "less than or equal to 2147483647",
+        ),
+        ({"policy.schedule.preempt": "swap", "policy.host": {"memory_gib": 1e300}}, "less than or equal to 16384"),
     ],
 )
 def test_a_wrong_value_names_its_key_and_what_would_be_right(changes: dict[str, object], message: str) -> None:

@@ -129,3 +129,14 @@ def test_a_damaged_byte_never_raises_anything_else(
     except TraceError:
         return
     assert trace.info.rows == sum(batch.num_rows for batch in trace.batches())
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [("a" * 200_000, "the header"), ("arrival_ms,prompt_tokens,output_tokens\n0,1,2," + "b" * 200_000, "row 1")],
+)
+def test_a_field_beyond_what_csv_may_hold_is_named(tmp_path: Path, text: str, where: str) -> None:
+    path = tmp_path / "long.csv"
+    path.write_text(text + "\n", encoding="utf-8")
+    with pytest.raises(TraceError, match=f"{where} is not CSV"):
+        open_trace(path)

@@ -72,9 +72,14 @@ def prefix_reuse(trace: Trace) -> PrefixReuse | None:
         infinite_blocks=hits / touched,
         infinite_tokens=hit_tokens / tokens,
         curve_share=unique / len(seen),
-        lru_blocks=_lru(ids, capacities),
-        belady_blocks=_belady(ids, capacities),
+        lru_blocks=_at_most(hits / touched, _lru(ids, capacities)),
+        belady_blocks=_at_most(hits / touched, _belady(ids, capacities)),
     )
+
+
+def _at_most(ceiling: float, shares: dict[int, float]) -> dict[int, float]:
+    """No cache finds more than one without end; what was counted on a sample of the blocks may say so."""
+    return {percent: min(ceiling, share) for percent, share in shares.items()}
 
 
 class _Picked:

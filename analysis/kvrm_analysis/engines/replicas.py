@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from kvrm_sim.config import ReplicaConfig
     from kvrm_sim.policy import Policy
     from kvrm_sim.result import RunResult
@@ -59,7 +61,7 @@ def changed(policy: Policy, overrides: Mapping[str, Any]) -> Policy:
     try:
         return policy.override(overrides)
     except ConfigError as error:
-        own = [key for key in _keys(policy.to_dict()) if key not in overrides and f"{key} = " in error.message]
+        own = [key for key in _own_keys(policy) if key not in overrides and f"{key} = " in error.message]
         if not own:
             raise
         unset = " ".join(f"--set {key}=" for key in own)
@@ -67,11 +69,17 @@ def changed(policy: Policy, overrides: Mapping[str, Any]) -> Policy:
         raise ConfigError(f"{error.message}; {hint}", error.key, error.value) from None
 
 
-def _keys(values: dict[str, Any], section: str = "") -> list[str]:
-    """The dotted keys of nested plain values."""
+def _own_keys(table: BaseModel, section: str = "") -> list[str]:
+    """The dotted keys that are not at their defaults, and have one to go back to."""
+    from pydantic import BaseModel
+
     found: list[str] = []
-    for key, value in values.items():
-        found += _keys(value, f"{section}{key}.") if isinstance(value, dict) else [f"{section}{key}"]
+    for name, field in type(table).model_fields.items():
+        value = getattr(table, name)
+        if isinstance(value, BaseModel):
+            found += _own_keys(value, f"{section}{name}.")
+        elif not field.is_required() and value != field.get_default(call_default_factory=True):
+            found.append(f"{section}{name}")
     return found
 
 

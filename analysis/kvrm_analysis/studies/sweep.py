@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import pyarrow as pa
 
-from kvrm_analysis.engines.engines import Engine
+from kvrm_analysis.engines.engines import Engine, Lost
 from kvrm_analysis.studies.cell_keys import cell_key, code_version
 from kvrm_analysis.studies.cell_rows import Row, failed_row
 from kvrm_analysis.studies.cell_traces import CellTraces, reading_of, share_files
@@ -31,6 +31,7 @@ from kvrm_analysis.studies.settings import TraceOptions
 from kvrm_analysis.studies.study import Cell, Study
 from kvrm_analysis.studies.sweep_table import CELLS, INTERVALS, cells_table, intervals_table, write_table
 from kvrm_sim.errors import InputError, KvrmError
+from kvrm_sim.plugin_registry import using
 from kvrm_traces import BUILTINS
 
 if TYPE_CHECKING:
@@ -100,14 +101,18 @@ def planned(study: Study) -> Iterator[Plan]:
         for cell in cells:
             try:
                 prepared = builder.prepare(cell.settings)
+                with using(builder.plugins):
+                    drawn = drawn or prepared.config.policy.speculation is not None
+                    name = json.dumps(
+                        reading_of(prepared.trace, prepared.config.seed, study.file.folder), sort_keys=True
+                    )
+                    keys.append(cell_key(prepared, shared[name].info.sha256 if name in shared else None))
             except KvrmError as error:
                 keys.append(None)
                 known[cell.at] = failed_row(status_of(error), str(error))
                 continue
-            name = json.dumps(reading_of(prepared.trace, prepared.config.seed, study.file.folder), sort_keys=True)
             drawn = drawn or name not in shared or prepared.trace.spread_ties is not None
-            drawn = drawn or prepared.trace.arrivals is not None or prepared.config.policy.speculation is not None
-            keys.append(cell_key(prepared, shared[name].info.sha256 if name in shared else None))
+            drawn = drawn or prepared.trace.arrivals is not None
         yield Plan(study, tuple(cells), tuple(keys), known, shared, nothing_drawn=not drawn)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -300,7 +305,8 @@ def _run(
         progress(known, len(wanted))
     for count, (at, result) in enumerate(engine.map(plan.work, tasks), 1):
         done = ran(result)
-        if journal is not None:
+        # That a process died says nothing of its cell (memory was short, somebody ended it): it runs again next time.
+        if journal is not None and not isinstance(result, Lost):
             journal.add(Entry(names[at], code, done.row, done.wall_s, done.peak_rss_bytes))
         rows[names[at]] = done.row
         if progress is not None:

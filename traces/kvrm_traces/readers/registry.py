@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import difflib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from kvrm_traces.errors import TraceError
 from kvrm_traces.readers import azure, bailian, burstgpt, mooncake, vidur
@@ -64,13 +64,20 @@ def _first_record(source: SourceFile) -> tuple[Container, Record, str]:
     if lines[0].lstrip().startswith("["):
         raise TraceError(f"{source.path}: is a JSON array; expected JSONL, one object a line")
     delimiter = max(",;\t", key=lines[0].count)
-    names = next(csv.reader([lines[0]], delimiter=delimiter))
-    values = next(csv.reader(lines[1:2], delimiter=delimiter), [])
+    names = _csv_record(source, lines[:1], "the header", delimiter)
+    values = _csv_record(source, lines[1:2], "row 1", delimiter)
     stripped = [name.strip() for name in names]
     if len(set(stripped)) < len(stripped):
         twice = next(name for name in stripped if stripped.count(name) > 1)
         raise TraceError(f"{source.path}: the header names column {twice!r} twice")
     return "csv", dict(zip(stripped, values + [""] * len(names), strict=False)), delimiter
+
+
+def _csv_record(source: SourceFile, lines: Sequence[str], where: str, delimiter: str) -> list[str]:
+    try:
+        return next(csv.reader(lines, delimiter=delimiter), [])
+    except csv.Error as error:
+        raise TraceError(f"{source.path}: {where} is not CSV: {error}") from error
 
 
 def _json_object(source: SourceFile, line: str) -> Record:
