@@ -169,7 +169,8 @@ def run_cell(
     everything that comes of the settings together, or of the run, is in the row's ``status`` and ``error``.
     """
     cells = cells or Cells()
-    settings = checked({**base, **(overrides or {})})
+    with using(cells.plugins):
+        settings = checked({**base, **(overrides or {})})
     try:
         return row_of(cells.run(cells.prepare(settings), out=out).summary)
     except KvrmError as error:
