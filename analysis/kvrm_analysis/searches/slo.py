@@ -89,7 +89,12 @@ def _term(text: str, where: str) -> Term:
         raise InputError(f"{where}: {text!r} is not FIGURE <= AMOUNT (or >=), e.g. 'itl_p99 <= 50ms'")
     name, comparison, amount = match.groups()
     figure = figure_named(name, where)
-    return Term(figure, comparison, parse_amount(amount, figure, name, where))  # type: ignore[arg-type]  # of the pattern
+    bound = parse_amount(amount, figure, name, where)
+    # None of the figures is below 0, and a time, a size or a rate of exactly 0 is no objective; 0 preemptions are.
+    zero_asks_something = figure.unit in ("count", "share") and comparison in ("<=", ">")
+    if bound < 0 or (bound == 0 and not zero_asks_something):
+        raise InputError(f"{where}: {text.strip()!r}: the bound should be above 0; no {figure.short} is below 0")
+    return Term(figure, comparison, bound)  # type: ignore[arg-type]  # of the pattern
 
 
 @dataclass(frozen=True)
