@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import pytest
 import kvrm
 from kvrm.main import run_command
 from kvrm_analysis.engines.replicas import replica_config
+from kvrm_analysis.searches.capacity import Capacity
+from kvrm_analysis.searches.capacity_text import table
 from kvrm_sim.engine import run
 from kvrm_sim.errors import InputError
 from kvrm_traces import Trace, TraceError
@@ -80,10 +83,19 @@ def test_the_fewest_replicas_are_what_counting_up_finds() -> None:
     counted = sorted(next(count for count in range(1, 12) if served(of, count)) for of in traces)
     found = kvrm.capacity(trace, ["graph-paged"], slo=SLO, find="replicas", offered_per_s=25.0)
     (capacity,) = found.found
-    assert sorted(edge[0] or 0 for edge in capacity.edges) == counted
+    assert sorted(met_from or 0 for _, met_from in capacity.edges) == counted
+    assert all((missed_to or 0) + 1 == met_from for missed_to, met_from in capacity.edges)
+    assert found.to_dict()["capacities"][0]["edges"] == [list(edge) for edge in capacity.edges]
     assert capacity.at == counted[2]
     assert capacity.interval == (counted[0], counted[5])
     assert found.offered_per_s == 25.0
+
+
+def test_the_edges_of_replicas_are_counts_that_met() -> None:
+    """5 met nowhere: it is no edge; where a realisation was never met, the greatest is open."""
+    of = Capacity("kv-rm", 6, (6, 8), 0.97, ((5, 6), (7, 8)), 0, ((), ()))
+    assert table([of], "replicas", 0)[1].count("6 to 8") == 2, "the interval, and the edges"
+    assert "6 to open" in table([replace(of, edges=((5, 6), (256, None)))], "replicas", 0)[1]
 
 
 def test_a_file_is_resampled_and_one_repeat_is_the_trace_alone(tmp_path: Path) -> None:

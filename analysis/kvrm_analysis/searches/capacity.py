@@ -62,7 +62,8 @@ class Capacity:
     """Of one policy. ``at``: requests/s, or replicas; None: not met at any load that was tried. ``interval``: where it
     lies with ``coverage`` (None: one realisation says nothing of others; a side that is None is open).
 
-    ``edges``: of each realisation, the load up to which it was met and the one from which it was missed.
+    ``edges``: of each realisation, ascending: the rate up to which it was met and the one from which it was missed; the
+    replicas up to which it was missed (None: 1 is enough) and the number from which it was met (None: none was).
     """
 
     policy: str
@@ -204,7 +205,7 @@ def fewest_replicas(
     most: int = 1024,
     progress: Callable[[float], None] | None = None,
 ) -> Capacity:
-    """The fewest replicas. ``measure`` runs a trace on so many, at its own rate; edges are (met from, missed to)."""
+    """The fewest replicas. ``measure`` runs a trace on so many, at its own rate; edges: (missed to, met from)."""
     effort = effort or Effort()
     ranks = _ranks(len(realisations), effort.share, effort.confidence)
     edges: list[Fewest] = []
@@ -230,7 +231,7 @@ def fewest_replicas(
         None if at == float("inf") else at,
         interval,
         ranks.coverage if interval else None,
-        tuple((edge.met_from, edge.missed_to) for edge in edges),
+        tuple((edge.missed_to, edge.met_from) for edge in edges),
         sum(list(edge.asked.values()) != sorted(edge.asked.values()) for edge in edges),
         tuple(probes),
     )
