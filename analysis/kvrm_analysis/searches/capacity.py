@@ -5,8 +5,8 @@
 the capacity is the rate that a share of all realisations meets (half, unless said otherwise), and its interval is by
 ranks (rank_intervals.py), so it assumes nothing of how edges are distributed. Every policy sees the same realisations.
 
-A run meets the SLO when every bound holds and it is not overloaded: while a backlog grows, latencies say only how long
-the trace is.
+A run meets the SLO when every bound holds, its requests are served, and it is not overloaded: while a backlog grows,
+latencies say only how long the trace is.
 """
 
 from __future__ import annotations
@@ -92,6 +92,9 @@ class Capacity:
         }  # fmt: skip
 
 
+#: Share of the requests that may be rejected, and that may be unfinished, in a load that is met.
+MOST_UNSERVED = 0.01
+
 #: Realisations when nothing is said: the fewest that give the median an interval of 95%.
 REPEATS = 6
 
@@ -142,7 +145,14 @@ class _Asked:
                 f"slo: {names} has no value at a load of {load:.4g} ({run['policy']}): choose another figure"
             )
         overloaded = bool(run["overloaded"])
-        met = not overloaded and not self._slo.broken(run)
+        served = _served(run)
+        if not overloaded and (few := self._slo.unsupported(run)):
+            names = ", ".join(f"{figure.short} (n = {n:,}; it takes {least:,})" for figure, n, least in few)
+            raise InputError(
+                f"slo: too few requests for {names} at a load of {load:.4g} ({run['policy']}): a longer trace "
+                "(--rows), or a lower percentile"
+            )
+        met = served and not overloaded and not self._slo.broken(run)
         values = tuple(term.figure.value(run) for term in self._slo.terms)
         self.probes[load] = Probe(load, met, overloaded, values)
         return met
@@ -150,6 +160,20 @@ class _Asked:
     def ordered(self) -> tuple[Probe, ...]:
         """By load."""
         return tuple(self.probes[load] for load in sorted(self.probes))
+
+
+def _served(run: Mapping[str, Any]) -> bool:
+    """Whether the requests were served, but for MOST_UNSERVED. Raises InputError where more can be at no load at all:
+    the replica rejects for a request's length alone, never for a backlog.
+    """
+    counts = run["counts"]
+    if counts["rejected"] > MOST_UNSERVED * counts["injected"]:
+        raise InputError(
+            f"{run['policy']}: {counts['rejected']:,} of {counts['injected']:,} requests are rejected at any load, "
+            f"as they are over the context limit or the pool; at most {MOST_UNSERVED:.0%} may be, or a capacity is of "
+            "other traffic: raise --max-context, pass --over-limit truncate, or leave those requests out of the trace"
+        )
+    return bool(counts["unfinished"] <= MOST_UNSERVED * counts["injected"])
 
 
 def rate_capacity(

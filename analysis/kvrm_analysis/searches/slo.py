@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from kvrm_analysis.searches.figures_of_merit import Figure, figure_named, parse_amount
+from kvrm_sim.distribution import PERCENTILES
 from kvrm_sim.errors import InputError
 
 Comparison: TypeAlias = Literal["<=", "<", ">=", ">"]
@@ -67,6 +68,18 @@ class Slo:
     def missing(self, run: Mapping[str, Any]) -> tuple[Figure, ...]:
         """The bounded figures that a run does not have (null: no gap, no finish, …)."""
         return tuple(term.figure for term in self.terms if term.figure.value(run) is None)
+
+    def unsupported(self, run: Mapping[str, Any]) -> tuple[tuple[Figure, int, int], ...]:
+        """The bounded percentiles beyond which a run has no value, each with its n and the least n that has one."""
+        found = []
+        for term in self.terms:
+            metric, _, name = term.figure.path.rpartition(".")
+            if metric and name in PERCENTILES and run[metric]["n"]:
+                part, whole = PERCENTILES[name]
+                least = -(-whole // (whole - part))
+                if run[metric]["n"] < least:
+                    found.append((term.figure, int(run[metric]["n"]), least))
+        return tuple(found)
 
     def broken(self, run: Mapping[str, Any]) -> tuple[Term, ...]:
         """The bounds that a run does not keep. A figure that does not exist keeps none."""
