@@ -184,6 +184,8 @@ def test_the_figure_says_what_is_drawn_and_cuts_nothing_off(example: dict[str, A
     assert "Right" in caption_of(one)
     assert "Star" not in caption_of(two)
     assert "Right" not in caption_of(two)
+    assert "line" in caption_of(two)
+    assert "line" not in caption_of(dataclasses.replace(two, front=two.front[:1])), "one trial is no line"
     for found in (one, two):
         assert "Uncalibrated (times rank cells and predict no machine), n = 200 requests a cell." in caption_of(found)
         assert "uncalibrated (times rank cells and predict no machine), n = 200 requests a cell" in found.to_text()

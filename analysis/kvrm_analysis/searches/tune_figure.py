@@ -18,7 +18,7 @@ from kvrm_analysis.searches.tuning import Tried
 WIDTH_INCHES = 7.4
 HEIGHT_INCHES = 2.9
 #: Of the title's font that fit in a line.
-TITLE_CHARACTERS = 96
+TITLE_CHARACTERS = 100
 BLACK, BLUE, RED = COLOURS[:3]
 
 
@@ -58,7 +58,7 @@ def caption_of(tuned: Tuned) -> str:
     if pair is None:
         return "The best so far, by trial." + sentence(tuned.basis)
     said = ["A point is a trial on the whole trace: filled where it met everything, a cross where it was overloaded."]
-    if tuned.front:
+    if len(tuned.front) > 1:
         said.append("The line joins the trials that none is better than in both figures.")
     if _bounds(tuned, pair[1][0]):
         said.append("Dashed: a bound.")
@@ -100,7 +100,7 @@ def _front(axes: Axes, tuned: Tuned) -> None:
     line = sorted(
         ((across.in_row(each.row) or 0.0) * right, (upright.in_row(each.row) or 0.0) * up) for each in tuned.front
     )
-    if line:
+    if len(line) > 1:
         axes.plot(*zip(*line, strict=True), "-", color=BLACK, linewidth=0.9, label="front", zorder=0)
     for bound in _bounds(tuned, across):
         axes.axvline(bound * right, color=FAINT, linestyle=(0, (4, 2)), linewidth=1)
