@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -10,8 +11,11 @@ import numpy as np
 import pytest
 
 import kvrm
+from kvrm.capacities import Find
 from kvrm.main import run_command
 from kvrm_analysis.engines.replicas import replica_config
+from kvrm_analysis.searches.capacity import Capacity
+from kvrm_analysis.searches.capacity_text import table
 from kvrm_sim.engine import run
 from kvrm_sim.errors import InputError
 from kvrm_traces import Trace, TraceError
@@ -80,10 +84,43 @@ def test_the_fewest_replicas_are_what_counting_up_finds() -> None:
     counted = sorted(next(count for count in range(1, 12) if served(of, count)) for of in traces)
     found = kvrm.capacity(trace, ["graph-paged"], slo=SLO, find="replicas", offered_per_s=25.0)
     (capacity,) = found.found
-    assert sorted(edge[0] or 0 for edge in capacity.edges) == counted
+    assert sorted(met_from or 0 for _, met_from in capacity.edges) == counted
+    assert all((missed_to or 0) + 1 == met_from for missed_to, met_from in capacity.edges)
+    assert found.to_dict()["capacities"][0]["edges"] == [list(edge) for edge in capacity.edges]
     assert capacity.at == counted[2]
     assert capacity.interval == (counted[0], counted[5])
     assert found.offered_per_s == 25.0
+
+
+def test_the_edges_of_replicas_are_counts_that_met() -> None:
+    """5 met nowhere: it is no edge; where a realisation was never met, the greatest is open."""
+    of = Capacity("kv-rm", 6, (6, 8), 0.97, ((5, 6), (7, 8)), 0, ((), ()))
+    assert table([of], "replicas", 0)[1].count("6 to 8") == 2, "the interval, and the edges"
+    assert "6 to open" in table([replace(of, edges=((5, 6), (256, None)))], "replicas", 0)[1]
+
+
+@pytest.mark.parametrize("find", ["rate", "replicas"])
+def test_a_load_that_is_rejected_is_not_met(find: Find) -> None:
+    """Nearly all requests are over the limit, and the few others are fast at any rate."""
+    with pytest.raises(InputError, match=r"graph-paged: 2\d\d of 300 requests are rejected at any load, .*over-limit"):
+        kvrm.capacity(trace, ["graph-paged"], slo=SLO, find=find, repeats=1, max_context_tokens=300)
+
+
+def test_up_to_1_percent_of_the_requests_may_be_over_the_limit_and_are_counted(tmp_path: Path) -> None:
+    rows = [(50 * at + 7 * (at % 5), 900 if at else 6000, 40) for at in range(200)]
+    path = written(tmp_path, csv_of(*rows))
+    found = kvrm.capacity(path, ["graph-paged"], slo="e2e_p90 <= 4s", repeats=1, max_context_tokens=4096)
+    assert found.found[0].at is not None
+    assert "rejected: 1 of 200 requests never served" in found.to_text()
+
+
+def test_a_percentile_of_too_few_requests_is_an_error() -> None:
+    def short(seed: int) -> Trace:
+        return kvrm.open_trace("azure-conv-like", rows=60, seed=seed)
+
+    with pytest.raises(InputError, match=r"too few requests for ttft_p99 \(n = 60; it takes 100\) at a load of"):
+        kvrm.capacity(short, ["graph-paged"], slo="ttft_p99 <= 1s", repeats=1)
+    assert kvrm.capacity(short, ["graph-paged"], slo="ttft_p90 <= 1s", repeats=1).found[0].at is not None
 
 
 def test_a_file_is_resampled_and_one_repeat_is_the_trace_alone(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 import kvrm
 from kvrm_analysis.engines.engines import SerialEngine
 from kvrm_analysis.searches.sensitivity import SensitivityStudy, indices_of, sensitivity_of
+from kvrm_analysis.searches.sensitivity_figure import draw_sensitivity
 from kvrm_analysis.studies.study_file import study_of
 from kvrm_analysis.studies.sweep import Sweep
 from kvrm_sim.errors import ConfigError, InputError
@@ -42,6 +43,8 @@ def judged(study: SensitivityStudy, itl: Any, lost: set[int] | None = None) -> A
             "error": ["made up" if at in (lost or ()) else None for at in range(len(settings))],
             "itl_p99_s": [None if at in (lost or ()) else itl(each) for at, each in enumerate(settings)],
             "ttft_p99_s": [None if at in (lost or ()) else 1.0 for at in range(len(settings))],
+            "calibrated": [None if at in (lost or ()) else True for at in range(len(settings))],
+            "injected_requests": [None if at in (lost or ()) else 50 + at % 2 for at in range(len(settings))],
         }
     )
     return indices_of(study, Sweep(cells, table, None, 0, 0))
@@ -85,6 +88,7 @@ def test_points_with_a_cell_without_results_are_left_out_and_too_many_are_an_err
     study = asked(64)
     found = judged(study, lambda s: s["trace.requests_per_s"], lost={0, 1, 17})
     assert found.lost == 2
+    assert found.to_text().splitlines()[1] == "calibrated, n = 50 to 51 requests a cell"
     assert found.indices["itl_p99"][0].first == pytest.approx(1.0, abs=0.2)
     with pytest.raises(InputError, match=r"have a cell without results \(.*failed: made up\): narrow the axes"):
         judged(study, lambda s: s["trace.requests_per_s"], lost=set(range(0, 320, 5)))
@@ -96,6 +100,10 @@ def test_real_cells_are_a_sweep_that_goes_on(tmp_path: Path) -> None:
     assert {"cells.parquet", "sensitivity.png", "sensitivity.svg", "summary.json"} <= {
         path.name for path in out.iterdir()
     }
+    assert "uncalibrated (times rank cells and predict no machine), n = 60 requests a cell" in found.to_text()
+    caption = " ".join(text.get_text() for text in draw_sensitivity(found).texts).replace("\n", " ")
+    assert "Uncalibrated (times rank cells and predict no machine), n = 60 requests a cell." in caption
+    assert found.to_dict()["calibrated"] is False
     told: list[tuple[int, int]] = []
     again = kvrm.sensitivity(
         STUDY, out=out, engine=SerialEngine(), progress=lambda done, every: told.append((done, every))

@@ -80,6 +80,10 @@ def test_by_how_much_a_bound_is_missed() -> None:
         ("itl_p99 <= nan", "'nan' is no number with a unit"),
         ("preemptions <= 5s", "'s' is no unit of preemptions (units: none, a plain number)"),
         ("", "is not FIGURE <= AMOUNT"),
+        ("itl_p99<=-1s", "'itl_p99<=-1s': the bound should be above 0"),
+        ("ttft_p99 <= 0s", "the bound should be above 0; no ttft_p99 is below 0"),
+        ("preemptions < 0", "the bound should be above 0"),
+        ("preemptions <= -1", "the bound should be above 0"),
     ],
 )
 def test_a_wrong_objective_says_what_would_be_right(text: str, message: str) -> None:

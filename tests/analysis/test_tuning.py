@@ -14,6 +14,7 @@ import pytest
 import kvrm
 from kvrm_analysis.engines.engines import SerialEngine
 from kvrm_analysis.searches.search_space import read_space
+from kvrm_analysis.searches.tune_figure import caption_of, draw_tune, kind_of
 from kvrm_analysis.searches.tune_study import tune_of
 from kvrm_analysis.searches.tuning import JOURNAL, Tried
 from kvrm_analysis.studies.cell_rows import failed_row, row_of
@@ -169,6 +170,38 @@ def test_two_objectives_give_a_front(example: dict[str, Any]) -> None:
     assert len(points) > 2
     for rate, itl in points:
         assert not any(r >= rate and i <= itl and (r, i) != (rate, itl) for r, i in points)
+
+
+def test_the_figure_says_what_is_drawn_and_cuts_nothing_off(example: dict[str, Any]) -> None:
+    """Of two objectives there is no star and no right panel; no text leaves the page."""
+    one = kvrm.tune(STUDY, engine=MadeUp(example), trials=16)
+    two = kvrm.tune(
+        with_tune(objective=["maximize requests_per_s.steady", "minimize itl_p99"], slo="ttft_p99 <= 3s"),
+        engine=MadeUp(example),
+        trials=16,
+    )
+    assert "Star" in caption_of(one)
+    assert "Right" in caption_of(one)
+    assert "Star" not in caption_of(two)
+    assert "Right" not in caption_of(two)
+    assert "line" in caption_of(two)
+    assert "line" not in caption_of(dataclasses.replace(two, front=two.front[:1])), "one trial is no line"
+    for found in (one, two):
+        assert "Uncalibrated (times rank cells and predict no machine), n = 200 requests a cell." in caption_of(found)
+        assert "uncalibrated (times rank cells and predict no machine), n = 200 requests a cell" in found.to_text()
+        drawn = draw_tune(found)
+        drawn.draw_without_rendering()
+        assert all(text.get_window_extent().x1 <= drawn.bbox.x1 for text in drawn.texts)
+        assert all(text.get_window_extent().y0 >= 0 for text in drawn.texts)
+
+
+def test_an_overloaded_trial_is_called_so(example: dict[str, Any]) -> None:
+    found = kvrm.tune(STUDY, engine=MadeUp(example), trials=8)
+    trial = dataclasses.replace(found.trials[0], excess=1.0, row={**example, "overloaded": True})
+    assert kind_of(found, trial) == "overloaded"
+    assert kind_of(found, dataclasses.replace(trial, row={**example, "overloaded": False})) == "misses a bound"
+    allowed = dataclasses.replace(found, study=dataclasses.replace(found.study, allow_overload=True))
+    assert kind_of(allowed, trial) == "misses a bound"
 
 
 def test_no_trial_meets_it_and_the_nearest_is_named(example: dict[str, Any]) -> None:

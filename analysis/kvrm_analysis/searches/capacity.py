@@ -5,8 +5,8 @@
 the capacity is the rate that a share of all realisations meets (half, unless said otherwise), and its interval is by
 ranks (rank_intervals.py), so it assumes nothing of how edges are distributed. Every policy sees the same realisations.
 
-A run meets the SLO when every bound holds and it is not overloaded: while a backlog grows, latencies say only how long
-the trace is.
+A run meets the SLO when every bound holds, its requests are served, and it is not overloaded: while a backlog grows,
+latencies say only how long the trace is.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ class Capacity:
     """Of one policy. ``at``: requests/s, or replicas; None: not met at any load that was tried. ``interval``: where it
     lies with ``coverage`` (None: one realisation says nothing of others; a side that is None is open).
 
-    ``edges``: of each realisation, the load up to which it was met and the one from which it was missed.
+    ``edges``: of each realisation, ascending: the rate up to which it was met and the one from which it was missed; the
+    replicas up to which it was missed (None: 1 is enough) and the number from which it was met (None: none was).
     """
 
     policy: str
@@ -90,6 +91,9 @@ class Capacity:
             ],
         }  # fmt: skip
 
+
+#: Share of the requests that may be rejected, and that may be unfinished, in a load that is met.
+MOST_UNSERVED = 0.01
 
 #: Realisations when nothing is said: the fewest that give the median an interval of 95%.
 REPEATS = 6
@@ -141,7 +145,14 @@ class _Asked:
                 f"slo: {names} has no value at a load of {load:.4g} ({run['policy']}): choose another figure"
             )
         overloaded = bool(run["overloaded"])
-        met = not overloaded and not self._slo.broken(run)
+        served = _served(run)
+        if not overloaded and (few := self._slo.unsupported(run)):
+            names = ", ".join(f"{figure.short} (n = {n:,}; it takes {least:,})" for figure, n, least in few)
+            raise InputError(
+                f"slo: too few requests for {names} at a load of {load:.4g} ({run['policy']}): a longer trace "
+                "(--rows), or a lower percentile"
+            )
+        met = served and not overloaded and not self._slo.broken(run)
         values = tuple(term.figure.value(run) for term in self._slo.terms)
         self.probes[load] = Probe(load, met, overloaded, values)
         return met
@@ -149,6 +160,20 @@ class _Asked:
     def ordered(self) -> tuple[Probe, ...]:
         """By load."""
         return tuple(self.probes[load] for load in sorted(self.probes))
+
+
+def _served(run: Mapping[str, Any]) -> bool:
+    """Whether the requests were served, but for MOST_UNSERVED. Raises InputError where more can be at no load at all:
+    the replica rejects for a request's length alone, never for a backlog.
+    """
+    counts = run["counts"]
+    if counts["rejected"] > MOST_UNSERVED * counts["injected"]:
+        raise InputError(
+            f"{run['policy']}: {counts['rejected']:,} of {counts['injected']:,} requests are rejected at any load, "
+            f"as they are over the context limit or the pool; at most {MOST_UNSERVED:.0%} may be, or a capacity is of "
+            "other traffic: raise --max-context, pass --over-limit truncate, or leave those requests out of the trace"
+        )
+    return bool(counts["unfinished"] <= MOST_UNSERVED * counts["injected"])
 
 
 def rate_capacity(
@@ -204,7 +229,7 @@ def fewest_replicas(
     most: int = 1024,
     progress: Callable[[float], None] | None = None,
 ) -> Capacity:
-    """The fewest replicas. ``measure`` runs a trace on so many, at its own rate; edges are (met from, missed to)."""
+    """The fewest replicas. ``measure`` runs a trace on so many, at its own rate; edges: (missed to, met from)."""
     effort = effort or Effort()
     ranks = _ranks(len(realisations), effort.share, effort.confidence)
     edges: list[Fewest] = []
@@ -230,7 +255,7 @@ def fewest_replicas(
         None if at == float("inf") else at,
         interval,
         ranks.coverage if interval else None,
-        tuple((edge.met_from, edge.missed_to) for edge in edges),
+        tuple((edge.missed_to, edge.met_from) for edge in edges),
         sum(list(edge.asked.values()) != sorted(edge.asked.values()) for edge in edges),
         tuple(probes),
     )

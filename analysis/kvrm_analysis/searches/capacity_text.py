@@ -26,8 +26,7 @@ def table(capacities: Sequence[Capacity], unit: str, digits: int) -> list[str]:
         interval = "-"
         if each.interval is not None and each.coverage is not None:
             interval = f"{_span(each.interval, digits)} ({each.coverage:.1%})"
-        loads = [load for edge in each.edges for load in edge if load is not None]
-        edges = _span((min(loads), max(loads)), digits) if loads and each.at is not None else "-"
+        edges = _edges(each, unit, digits)
         runs = sum(len(probes) for probes in each.probes)
         rows.append([each.policy, _number(each.at, digits), interval, edges, str(runs)])
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
@@ -53,6 +52,18 @@ def notes(capacities: Sequence[Capacity], unit: str, slo: Slo) -> list[str]:
                 "below one that met it; the interval reaches over both"
             )
     return found
+
+
+def _edges(capacity: Capacity, unit: str, digits: int) -> str:
+    """Of rates from the least that was met to the greatest from which one was missed; of replicas where it was met."""
+    if capacity.at is None:
+        return "-"
+    if unit == "replicas":
+        counts = [met_from for _, met_from in capacity.edges]
+        known = [count for count in counts if count is not None]
+        return _span((min(known), None if None in counts else max(known)), digits)
+    loads = [load for edge in capacity.edges for load in edge if load is not None]
+    return _span((min(loads), max(loads)), digits)
 
 
 def _tried(capacity: Capacity, unit: str) -> str:

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kvrm_analysis.searches.basis import Basis
 from kvrm_analysis.searches.figures_of_merit import Figure, figure_named
 from kvrm_analysis.searches.search_space import Space, read_space
 from kvrm_analysis.studies.axes import Dimension
@@ -94,6 +95,7 @@ class Sensitivity:
     indices: Mapping[str, tuple[Index, ...]]
     spread: Mapping[str, tuple[float, float]]
     lost: int
+    basis: Basis | None
     folder: Path | None = None
     figure: Path | None = None
 
@@ -105,6 +107,7 @@ class Sensitivity:
             "points": self.study.points,
             "cells": self.study.points * self.study.block,
             "lost_points": self.lost,
+            "calibrated": None if self.basis is None else self.basis.calibrated,
             "confidence": self.study.confidence,
             "outputs": [
                 {
@@ -126,7 +129,8 @@ class Sensitivity:
         study = self.study
         lines = [
             f"{study.file.name}: {study.points} points, {study.points * study.block:,} cells"
-            + (f"; {self.lost} points left out (a cell without results)" if self.lost else "")
+            + (f"; {self.lost} points left out (a cell without results)" if self.lost else ""),
+            *([] if self.basis is None else [str(self.basis)]),
         ]
         width = max(len(key) for key in study.space.keys)
         for figure in study.outputs:
@@ -229,7 +233,8 @@ def indices_of(study: SensitivityStudy, swept: Sweep) -> Sensitivity:
         used = values.reshape(study.points, study.block)[kept].ravel()
         spread[name] = float(used.min()), float(used.max())
         indices[name] = _indices(study, used) if spread[name][0] < spread[name][1] else ()
-    return Sensitivity(study, indices, spread, lost)
+    pairs = zip(*(swept.cells[name].to_pylist() for name in ("calibrated", "injected_requests")), strict=True)
+    return Sensitivity(study, indices, spread, lost, Basis.of(pairs))
 
 
 def _indices(study: SensitivityStudy, values: npt.NDArray[np.float64]) -> tuple[Index, ...]:

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from kvrm_analysis.drawing.page import Page
 from kvrm_analysis.drawing.style import COLOURS, INK, look, save
+from kvrm_analysis.searches.basis import sentence
 from kvrm_analysis.searches.sensitivity import Index, Sensitivity
 
 WIDTH_INCHES = 7.4
@@ -36,7 +37,7 @@ def draw_sensitivity(found: Sensitivity) -> Figure:
     most = min(1.6, max([1.05, *ends]))  # one scale for all panels
     caption = textwrap.wrap(
         "Share of an output's variance over the whole of the axes: blue, by the key alone; grey, with all that it does "
-        f"together with others. Lines: {study.confidence:.0%} intervals. Keys by their total.",
+        f"together with others. Lines: {study.confidence:.0%} intervals. Keys by their total." + sentence(found.basis),
         118,
     )
     with look():

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from kvrm_analysis.searches.figures_of_merit import Figure, figure_named, parse_amount
+from kvrm_sim.distribution import PERCENTILES
 from kvrm_sim.errors import InputError
 
 Comparison: TypeAlias = Literal["<=", "<", ">=", ">"]
@@ -68,6 +69,18 @@ class Slo:
         """The bounded figures that a run does not have (null: no gap, no finish, …)."""
         return tuple(term.figure for term in self.terms if term.figure.value(run) is None)
 
+    def unsupported(self, run: Mapping[str, Any]) -> tuple[tuple[Figure, int, int], ...]:
+        """The bounded percentiles beyond which a run has no value, each with its n and the least n that has one."""
+        found = []
+        for term in self.terms:
+            metric, _, name = term.figure.path.rpartition(".")
+            if metric and name in PERCENTILES and run[metric]["n"]:
+                part, whole = PERCENTILES[name]
+                least = -(-whole // (whole - part))
+                if run[metric]["n"] < least:
+                    found.append((term.figure, int(run[metric]["n"]), least))
+        return tuple(found)
+
     def broken(self, run: Mapping[str, Any]) -> tuple[Term, ...]:
         """The bounds that a run does not keep. A figure that does not exist keeps none."""
         values = ((term, term.figure.value(run)) for term in self.terms)
@@ -89,7 +102,12 @@ def _term(text: str, where: str) -> Term:
         raise InputError(f"{where}: {text!r} is not FIGURE <= AMOUNT (or >=), e.g. 'itl_p99 <= 50ms'")
     name, comparison, amount = match.groups()
     figure = figure_named(name, where)
-    return Term(figure, comparison, parse_amount(amount, figure, name, where))  # type: ignore[arg-type]  # of the pattern
+    bound = parse_amount(amount, figure, name, where)
+    # None of the figures is below 0, and a time, a size or a rate of exactly 0 is no objective; 0 preemptions are.
+    zero_asks_something = figure.unit in ("count", "share") and comparison in ("<=", ">")
+    if bound < 0 or (bound == 0 and not zero_asks_something):
+        raise InputError(f"{where}: {text.strip()!r}: the bound should be above 0; no {figure.short} is below 0")
+    return Term(figure, comparison, bound)  # type: ignore[arg-type]  # of the pattern
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kvrm_analysis.searches.basis import Basis
 from kvrm_analysis.searches.figures_of_merit import Figure
 from kvrm_analysis.searches.slo import Term
 from kvrm_analysis.searches.tune_study import TuneStudy
@@ -46,6 +47,12 @@ class Tuned:
         """Simulated for all trials: what the search cost."""
         return sum(trial.requests for trial in self.trials)
 
+    @property
+    def basis(self) -> Basis | None:
+        """Of the trials on the whole trace."""
+        rows = [trial.row for trial in self.trials if not trial.given_up]
+        return Basis.of((row["calibrated"], row["injected_requests"]) for row in rows)
+
     def to_dict(self) -> dict[str, Any]:
         """What ``--json`` prints: the answer, its neighbours, the front; values in s and bytes, absent is None."""
         study = self.study
@@ -60,6 +67,7 @@ class Tuned:
             "given_up": sum(trial.given_up for trial in self.trials),
             "feasible": sum(trial.feasible for trial in self.trials),
             "requests_simulated": self.requests,
+            "calibrated": None if self.basis is None else self.basis.calibrated,
             "best": None if self.best is None else _trial(self.best),
             "neighbours": [
                 {"key": each.key, "value": each.value, "values": list(each.values), "broken": list(each.broken)}
@@ -86,6 +94,7 @@ class Tuned:
             f"{study.file.name}: {asked}",
             f"{len(self.trials)} trials by {study.sampler}, {feasible} feasible, {given_up} given up early; "
             f"{self.requests:,} requests simulated",
+            *([] if self.basis is None else [str(self.basis)]),
         ]
         if not feasible:
             near = min(self.trials, key=lambda trial: trial.excess)
