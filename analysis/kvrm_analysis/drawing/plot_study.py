@@ -14,7 +14,7 @@ from matplotlib.ticker import FuncFormatter
 from numpy.typing import NDArray
 
 from kvrm_analysis.drawing.series import Floats
-from kvrm_analysis.drawing.sheet import PAGE, Panel, sheet
+from kvrm_analysis.drawing.sheet import LEFT, PAGE, Panel, sheet
 from kvrm_analysis.drawing.style import FAINT, INK, colour
 from kvrm_analysis.studies.study_table import (
     StudyTable,
@@ -34,6 +34,10 @@ MARKERS = "osD^vP*X"
 _LATENCIES = ("ttft", "itl", "tpot", "e2e", "queue", "normalized")
 #: Values that span more than this are shaded by their logarithm.
 WIDE = 20.0
+_GROW = "grow with the length of the trace"
+#: Inches that a letter of a tick takes, and how many letters a tick has at most.
+LETTER = 0.062
+MOST_LETTERS = 22
 #: Panels of one figure at most.
 MOST_FACETS = 8
 
@@ -60,6 +64,9 @@ def draw_heatmap(study: StudyTable, options: StudyOptions) -> Figure:
     y = options.y or _next([axis for axis in free if axis != x], study)
     for axis in (x, y):
         study.check(axis)
+    if len({x, y, by}) < 3:
+        twice = x if x in (y, by) else y
+        raise InputError(f"{study.name}: {twice!r} is asked for twice: x, y and by should be different axes")
     values, late = scaled(metric, study.column(metric)), _overloaded(study) * metric.startswith(_LATENCIES)
     facets = study.values(by) if by else [None]
     if len(facets) > MOST_FACETS:
@@ -67,16 +74,26 @@ def draw_heatmap(study: StudyTable, options: StudyOptions) -> Figure:
     grids = [_grid(study, x, y, values, by, facet) for facet in facets]
     unranked = [_grid(study, x, y, late, by, facet) > 0 for facet in facets]
     shade = _shade(np.concatenate([grid[~np.isnan(grid)] for grid in grids]), more_is_better(metric))
-    tall = max(1.0, 0.27 * len(study.values(y)))
+    tall = max(1.1, 0.27 * len(study.values(y)))
+    left = 0.4 + LETTER * max(len(_short(value)) for value in study.values(y))
     panels = [
-        Panel(_heat(study, (x, y), grid, off, shade, "" if by is None else f"{by} = {word(facet)}"), height=tall)
+        Panel(
+            _heat(study, (x, y), grid, off, shade, "" if by is None else f"{by} = {word(facet)}"),
+            tall,
+            left=max(LEFT, left),
+        )
         for grid, off, facet in zip(grids, unranked, facets, strict=True)
     ]
     others = [axis for axis in study.axes if axis not in (x, y, by)]
     how = f"{label_of(metric)}; {'more' if more_is_better(metric) else 'less'} is better, and darker."
     caption = _caption(
         study,
-        [how, f"Averaged over {', '.join(others)}." if others else "", "x: no result." if len(study.others) else ""],
+        [
+            how,
+            f"Averaged over {', '.join(others)}." if others else "",
+            "x: no result, or no such cell in the study." if any(np.isnan(grid).any() for grid in grids) else "",
+        ],
+        f": their latencies (in parentheses) {_GROW}" if late.any() else "",
     )
     return sheet(
         title=f"{label_of(metric)} over {x} (to the right) and {y} (up)",
@@ -96,15 +113,18 @@ def draw_pareto(study: StudyTable, options: StudyOptions) -> Figure:
     by = options.by or _facet(study, {x, y})
     groups = study.cells[by].map(word).to_numpy()[cells] if by else np.full(len(points), "")
     names = list(dict.fromkeys(groups[known].tolist()))
-    front = np.flatnonzero(known)[pareto_front(points[known], (more_is_better(x), more_is_better(y)))]
+    late = _configurations(study, np.stack([_overloaded(study)] * 2, axis=1))[1][:, 0] > 0
+    keeps_up = known & ~late
+    front = np.flatnonzero(keeps_up)[pareto_front(points[keeps_up], (more_is_better(x), more_is_better(y)))]
 
     def draw(axes: Axes) -> None:
         if len(points) < len(single):
             axes.plot(single[:, 0], single[:, 1], ".", color=FAINT, markersize=2, alpha=0.6, zorder=1)
         for at, name in enumerate(names):
-            own = known & (groups == name)
-            axes.plot(points[own, 0], points[own, 1], MARKERS[at % len(MARKERS)], color=colour(at), markersize=3.8,
-                      markeredgewidth=0, alpha=0.75)  # fmt: skip
+            for own, strength in ((keeps_up, 0.85), (known & late, 0.22)):
+                shown = points[own & (groups == name)]
+                axes.plot(shown[:, 0], shown[:, 1], MARKERS[at % len(MARKERS)], color=colour(at), markersize=3.8,
+                          markeredgewidth=0, alpha=strength)  # fmt: skip
         axes.plot(points[front, 0], points[front, 1], color=INK, linewidth=1.0, drawstyle="default", zorder=1)
         axes.plot(points[front, 0], points[front, 1], "o", markersize=7, markerfacecolor="none", color=INK,
                   markeredgewidth=0.8)  # fmt: skip
@@ -119,8 +139,9 @@ def draw_pareto(study: StudyTable, options: StudyOptions) -> Figure:
     ways = [f"{'more' if more_is_better(name) else 'less'} {label_of(name)}" for name in (x, y)]
     best = "; ".join(_settings(study, int(cells[at]), points[at]) for at in front[:6].tolist())
     rest = "" if len(front) <= 6 else f" and {len(front) - 6} more"
-    caption = _caption(study, [f"Better: {', '.join(ways)}.", f"Front (n {len(front)}): {best}{rest}.",
-                                        "Dots: single repeats." if len(points) < len(single) else ""])  # fmt: skip
+    caption = _caption(study, [f"Better: {', '.join(ways)}.", f"Front (n {len(front)}): {best or 'none'}{rest}.",
+                                        "Dots: single repeats." if len(points) < len(single) else ""],
+                       ": pale, and not on the front, are configurations with one among their repeats")  # fmt: skip
     panels = [Panel(draw, height=2.6, wide=True)]
     return sheet(title=f"{label_of(y)} against {label_of(x)}", caption=caption, panels=panels, key=key,
                  width=options.width)  # fmt: skip
@@ -130,7 +151,10 @@ def draw_tornado(study: StudyTable, options: StudyOptions) -> Figure:
     """How far the mean of a metric moves from one value of an axis to another, the widest first."""
     metric = options.metric or _present(study, DEFAULT_METRICS)
     values = scaled(metric, study.column(metric))
-    known = ~np.isnan(values)
+    late = (_overloaded(study) > 0) & metric.startswith(_LATENCIES)
+    known = ~np.isnan(values) & ~late
+    if not known.any():
+        raise InputError(f"{study.name}: {metric}: no cell has one to compare ({int(late.sum())} are overloaded)")
     if not study.axes:
         raise InputError(f"{study.name}: no configuration column varies, so nothing can be told apart")
     centre = float(values[known].mean())
@@ -144,6 +168,8 @@ def draw_tornado(study: StudyTable, options: StudyOptions) -> Figure:
         axes.axvline(centre, color=INK, linewidth=0.8)
         for y, bar in zip(at, bars, strict=True):
             for value, name, side in ((bar.low, bar.at_low, -1), (bar.high, bar.at_high, 1)):
+                if side < 0 and bar.at_low == bar.at_high:
+                    continue  # one value alone has cells
                 axes.annotate(name, (value, float(y)), xytext=(3 * side, 0), textcoords="offset points", fontsize=7,
                               va="center", ha="left" if side > 0 else "right")  # fmt: skip
             axes.annotate(bar.axis, (0, float(y)), xycoords=axes.get_yaxis_transform(), xytext=(2, 14), fontsize=7.5,
@@ -160,11 +186,26 @@ def draw_tornado(study: StudyTable, options: StudyOptions) -> Figure:
 
     how = (
         f"Each bar: from the lowest to the highest mean of {label_of(metric)} over the cells that share a value of the "
-        f"axis; line: mean of all {int(known.sum())} cells. A bar says nothing of how axes act together."
+        f"axis; line: mean of all {int(known.sum())} cells shown. A bar says nothing of how axes act together."
+    )
+    caption = _caption(
+        study, [how, _unbalanced(study, known)], f" and left out here: their latencies {_GROW}" if late.any() else ""
     )
     panels = [Panel(draw, height=max(0.9, 0.46 * len(bars)), wide=True)]
-    return sheet(title=f"What moves {label_of(metric)}", caption=_caption(study, [how]), panels=panels,
-                 width=options.width)  # fmt: skip
+    return sheet(title=f"What moves {label_of(metric)}", caption=caption, panels=panels, width=options.width)
+
+
+def _unbalanced(study: StudyTable, known: NDArray[np.bool_]) -> str:
+    """A warning where the values of an axis are not averaged over the same cells; empty where they are."""
+    axes = [*study.axes, *study.repeats]
+    whole = int(np.prod([len(study.values(axis)) for axis in axes]))
+    missing = whole - len(study.cells.loc[known, axes].map(word).drop_duplicates())
+    if not missing:
+        return ""
+    return (
+        f"Not balanced: {missing} of the {whole} combinations are missing, so the means of an axis rest on different "
+        "cells and its bar may show another axis."
+    )
 
 
 @dataclass(frozen=True)
@@ -238,13 +279,22 @@ def _heat(
             ink = "white" if places[row, column] > 0.5 else ink
             axes.text(column, row, text, ha="center", va="center", fontsize=7, color=ink)
         for axis, name in zip((axes.xaxis, axes.yaxis), axes_names, strict=True):
-            words = [word(value) for value in study.values(name)]
+            words = [_short(value) for value in study.values(name)]
             axis.set_ticks(range(len(words)), words)
         axes.tick_params(length=0, labelsize=7)
         axes.grid(visible=False)
+        head, dot, key = axes_names[1].rpartition(".")
         axes.set(title=title, xlabel=axes_names[0])
+        axes.set_ylabel(f"{head}{dot}\n{key}" if len(axes_names[1]) > 16 and head else axes_names[1], fontsize=7.5)
 
     return draw
+
+
+def _short(value: object) -> str:
+    """A value of an axis for its tick: a long one loses its middle."""
+    whole = word(value)
+    half = MOST_LETTERS // 2
+    return whole if len(whole) <= MOST_LETTERS else f"{whole[: half - 1]}…{whole[-half:]}"
 
 
 def _configurations(study: StudyTable, single: Floats) -> tuple[NDArray[np.int64], Floats]:
@@ -289,19 +339,27 @@ def _settings(study: StudyTable, at: int, point: Floats) -> str:
     return f"({point[0]:.4g}, {point[1]:.4g}): {settings}"
 
 
-def _caption(study: StudyTable, words: Sequence[str]) -> str:
-    """What is shown, on how many cells it rests, and whether the cost was measured."""
+def _caption(study: StudyTable, words: Sequence[str], late: str = "") -> str:
+    """What is shown, on how many cells it rests, and whether the cost was measured. ``late``: of overloaded cells."""
     cells, others = study.cells, study.others
     parts = [f"{len(cells)} cells with results"]
     if len(others):
-        counts = others["status"].value_counts().to_dict()
+        counts = _why_missing(others).value_counts().to_dict()
         parts.append(", ".join(f"{count} {str(name).replace('_', ' ')}" for name, count in counts.items()))
     n = "; ".join(parts) + "."
     if study.repeats:
         n += f" Means over repeats ({', '.join(study.repeats)})."
-    status, late = "", ""
+    status, overload = "", ""
     if "calibrated" in cells:
         status = "Calibrated." if cells["calibrated"].all() else "Uncalibrated: no coefficient was measured."
     if overloaded := int(_overloaded(study).sum()):
-        late = f"{overloaded} cells are overloaded: their latencies (in parentheses) grow with the length of the trace."
-    return " ".join(filter(None, [*words, n, late, status]))
+        overload = f"{overloaded} cells are overloaded{late}."
+    return " ".join(filter(None, [*words, n, overload, status]))
+
+
+def _why_missing(others: pd.DataFrame) -> pd.Series[str]:
+    """Why each cell has no result: its status, but for those that the study itself leaves out."""
+    if "error" not in others:
+        return others["status"]
+    excluded = others["error"].astype(str).str.startswith("constraints:")
+    return others["status"].mask(excluded, "left out by a constraint")
