@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter
 from numpy.typing import NDArray
 
+from kvrm_analysis.drawing.heat import grid_of, heat, shade_of, short
 from kvrm_analysis.drawing.series import Floats
 from kvrm_analysis.drawing.sheet import LEFT, PAGE, Panel, sheet
 from kvrm_analysis.drawing.style import FAINT, INK, colour
@@ -32,12 +33,9 @@ PARETO_METRICS = ("reserved_kv_mean_bytes", "output_tokens_per_s")
 MARKERS = "osD^vP*X"
 #: Metrics that are not to be compared where a cell is overloaded.
 _LATENCIES = ("ttft", "itl", "tpot", "e2e", "queue", "normalized")
-#: Values that span more than this are shaded by their logarithm.
-WIDE = 20.0
 _GROW = "grow with the length of the trace"
-#: Inches that a letter of a tick takes, and how many letters a tick has at most.
+#: Inches that a letter of a tick takes.
 LETTER = 0.062
-MOST_LETTERS = 22
 #: Panels of one figure at most.
 MOST_FACETS = 8
 
@@ -71,14 +69,14 @@ def draw_heatmap(study: StudyTable, options: StudyOptions) -> Figure:
     facets = study.values(by) if by else [None]
     if len(facets) > MOST_FACETS:
         raise InputError(f"{study.name}: {by} has {len(facets)} values, a figure has at most {MOST_FACETS} panels")
-    grids = [_grid(study, x, y, values, by, facet) for facet in facets]
-    unranked = [_grid(study, x, y, late, by, facet) > 0 for facet in facets]
-    shade = _shade(np.concatenate([grid[~np.isnan(grid)] for grid in grids]), more_is_better(metric))
+    grids = [grid_of(study, x, y, values, by, facet) for facet in facets]
+    unranked = [grid_of(study, x, y, late, by, facet) > 0 for facet in facets]
+    shade = shade_of(np.concatenate([grid[~np.isnan(grid)] for grid in grids]), more_is_better(metric))
     tall = max(1.1, 0.27 * len(study.values(y)))
-    left = 0.4 + LETTER * max(len(_short(value)) for value in study.values(y))
+    left = 0.4 + LETTER * max(len(short(value)) for value in study.values(y))
     panels = [
         Panel(
-            _heat(study, (x, y), grid, off, shade, "" if by is None else f"{by} = {word(facet)}"),
+            heat(study, (x, y), grid, off, shade, "" if by is None else f"{by} = {word(facet)}"),
             tall,
             left=max(LEFT, left),
         )
@@ -222,79 +220,6 @@ def _swing(study: StudyTable, axis: str, values: Floats, known: NDArray[np.bool_
     means = {name: float(values[known & (words == name)].mean()) for name in dict.fromkeys(words[known].tolist())}
     low, high = min(means, key=means.__getitem__), max(means, key=means.__getitem__)
     return _Swing(axis, means[low], means[high], low, high)
-
-
-def _grid(study: StudyTable, x: str, y: str, metric: Floats, by: str | None, facet: object) -> Floats:
-    """Mean of a number of each cell, [values of y, values of x]; NaN where no cell is done."""
-    values = pd.Series(metric)
-    words = {axis: study.cells[axis].map(word) for axis in (x, y, *([by] if by else []))}
-    here = pd.Series(True, values.index) if by is None else words[by] == word(facet)
-    found = np.full((len(study.values(y)), len(study.values(x))), np.nan)
-    for row, of_y in enumerate(study.values(y)):
-        for column, of_x in enumerate(study.values(x)):
-            chosen = values[here & (words[x] == word(of_x)) & (words[y] == word(of_y))].dropna()
-            found[row, column] = chosen.mean() if len(chosen) else np.nan
-    return found
-
-
-@dataclass(frozen=True)
-class _Shade:
-    """Colours of values, the better the darker; logarithmic where they span more than a factor of ``WIDE``."""
-
-    low: float
-    high: float
-    logarithmic: bool
-    more: bool
-
-    def of(self, values: Floats) -> Floats:
-        """0 (worst) to 1 (best); NaN stays."""
-        if self.high <= self.low:
-            return np.where(np.isnan(values), np.nan, 0.5)
-        if self.logarithmic:
-            place = np.log(values / self.low) / np.log(self.high / self.low)
-        else:
-            place = (values - self.low) / (self.high - self.low)
-        return np.asarray(place if self.more else 1 - place, np.float64)
-
-
-def _shade(values: Floats, more: bool) -> _Shade:
-    low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 0.0)
-    return _Shade(low, high, low > 0 and high > WIDE * low, more)
-
-
-def _heat(
-    study: StudyTable,
-    axes_names: tuple[str, str],
-    grid: Floats,
-    unranked: NDArray[np.bool_],
-    shade: _Shade,
-    title: str,
-) -> Callable[[Axes], None]:
-    def draw(axes: Axes) -> None:
-        places = shade.of(grid)
-        axes.imshow(places, aspect="auto", origin="lower", cmap="cividis_r", vmin=0, vmax=1)
-        for (row, column), value in np.ndenumerate(grid):
-            text, ink = ("x", FAINT) if np.isnan(value) else (f"{value:.3g}", INK)
-            text = f"({text})" if unranked[row, column] else text
-            ink = "white" if places[row, column] > 0.5 else ink
-            axes.text(column, row, text, ha="center", va="center", fontsize=7, color=ink)
-        for axis, name in zip((axes.xaxis, axes.yaxis), axes_names, strict=True):
-            words = [_short(value) for value in study.values(name)]
-            axis.set_ticks(range(len(words)), words)
-        axes.tick_params(length=0, labelsize=7)
-        axes.grid(visible=False)
-        head, dot, key = axes_names[1].rpartition(".")
-        axes.set(title=title, xlabel=axes_names[0])
-        axes.set_ylabel(f"{head}{dot}\n{key}" if len(axes_names[1]) > 16 and head else axes_names[1], fontsize=7.5)
-
-    return draw
-
-
-def _short(value: object) -> str:
-    """A value of an axis for its tick: a long one loses its middle."""
-    whole = word(value)
-    half = MOST_LETTERS // 2
-    return whole if len(whole) <= MOST_LETTERS else f"{whole[: half - 1]}…{whole[-half:]}"
 
 
 def _configurations(study: StudyTable, single: Floats) -> tuple[NDArray[np.int64], Floats]:
