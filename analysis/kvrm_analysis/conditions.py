@@ -6,6 +6,7 @@ sign is about B itself. Figures and units are those of an SLO (slo.py, figures_o
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from dataclasses import dataclass
@@ -67,6 +68,9 @@ def condition(text: str) -> Condition:
 
 def _number(digits: str, text: str) -> float:
     try:
-        return float(digits)
+        number = float(digits)
     except ValueError:
-        raise InputError(f"{_WHERE}: {text!r}: {digits!r} is no number") from None
+        number = math.nan
+    if not math.isfinite(number):  # nothing exceeds nan or inf: such a condition would never fail
+        raise InputError(f"{_WHERE}: {text!r}: {digits!r} is no finite number")
+    return number

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from kvrm_analysis.drawing.series import integers, numbers
 from kvrm_analysis.inspection import Stretch, inspect
 from kvrm_analysis.latencies import latencies_s
-from kvrm_analysis.recorded import Recorded
+from kvrm_analysis.recorded import Recorded, check_replica
 from kvrm_analysis.runs import NamedRun
 from kvrm_sim.errors import InputError
 from kvrm_sim.state import PARTS
@@ -107,6 +107,8 @@ def choose(run: NamedRun, request: int | None, slowest: str = "e2e", replica: in
     if slowest not in SLOWEST:
         raise InputError(f"slowest by {slowest!r}: should be one of {', '.join(SLOWEST)}")
     frame = table.to_pandas()
+    if replica is not None:
+        check_replica(run, run.summary["cluster"]["replicas"] if "replica" in frame else None, replica)
     if request is None:
         times = latencies_s(table, SLOWEST[slowest])
         if replica is not None and "replica" in frame:

@@ -84,18 +84,21 @@ def as_replayed(run: NamedRun, trace: Trace) -> Trace:
     return _transformed(trace, run.document()["trace"].get("transforms") or "")
 
 
+def check_replica(run: NamedRun, count: int | None, replica: int | None) -> None:
+    """Raise InputError for a replica that a run does not have. ``count``: how many there are; None: no cluster."""
+    if count is None and replica not in (None, 0):
+        raise InputError(f"replica {replica}: run {run.name!r} has one replica, number 0")
+    if count is not None and (replica is None or not 0 <= replica < count):
+        raise InputError(f"run {run.name!r} has {count} replicas: name one, from 0 on (given: {replica})")
+
+
 def _check_replica(run: NamedRun, cluster: dict[str, Any] | None, replica: int | None) -> None:
-    if cluster is None:
-        if replica not in (None, 0):
-            raise InputError(f"replica {replica}: run {run.name!r} has one replica, number 0")
-        return
-    if "kv_transfer" in run.summary.get("cluster", {}):
+    if cluster is not None and "kv_transfer" in run.summary.get("cluster", {}):
         raise InputError(
             f"run {run.name!r} splits prefill from decode: what one replica does depends on the others, and it cannot "
             "be run again alone"
         )
-    if replica is None or not 0 <= replica < cluster["replicas"]:
-        raise InputError(f"run {run.name!r} has {cluster['replicas']} replicas: name one, from 0 on (given: {replica})")
+    check_replica(run, None if cluster is None else cluster["replicas"], replica)
 
 
 def _rows_of(run: NamedRun, replica: int) -> NDArray[np.int64]:

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-Kind: TypeAlias = Literal["folder", "file"]
+Kind: TypeAlias = Literal["folder", "file", "report", "timeline", "figure"]
 
 #: A folder with one of these was written by kvrm, and `force` may replace it.
 OURS = ("summary.json", "run.toml", "report.json")
@@ -21,7 +21,8 @@ def staged(target: Path, *, kind: Kind, force: bool = False) -> Iterator[Path]:
 
     When the body raises (an interrupt too), what it wrote is removed and `target` is as it was. Raises
     :class:`kvrm_traces.errors.InputError` before yielding when `target` exists and may not be replaced, or its folder
-    cannot be written. `force` replaces a folder only where kvrm wrote it, and a file by a file.
+    cannot be written. `force` replaces a folder, report, timeline or figure only where kvrm wrote it (a figure by a
+    figure, ...), and another file by a file.
     """
     _refuse_existing(target, kind=kind, force=force)
     made, workshop = _workshop(target)
@@ -35,10 +36,10 @@ def staged(target: Path, *, kind: Kind, force: bool = False) -> Iterator[Path]:
 
 
 @contextmanager
-def staged_together(targets: Sequence[Path], *, force: bool = False) -> Iterator[tuple[Path, ...]]:
+def staged_together(targets: Sequence[Path], *, kind: Kind = "file", force: bool = False) -> Iterator[tuple[Path, ...]]:
     """The same for files of one folder that belong together: at the end all of them are there, or none is changed."""
     for target in targets:
-        _refuse_existing(target, kind="file", force=force)
+        _refuse_existing(target, kind=kind, force=force)
     made, workshop = _workshop(targets[0])
     unfinished = tuple(workshop / target.name for target in targets)
     try:
@@ -48,10 +49,10 @@ def staged_together(targets: Sequence[Path], *, force: bool = False) -> Iterator
         _clear(made, workshop)
 
 
-def check_together(targets: Sequence[Path], *, force: bool = False) -> None:
+def check_together(targets: Sequence[Path], *, kind: Kind = "file", force: bool = False) -> None:
     """Raise what :func:`staged_together` would raise, now."""
     for target in targets:
-        check(target, kind="file", force=force)
+        check(target, kind=kind, force=force)
 
 
 def check(target: Path, *, kind: Kind, force: bool = False) -> None:
@@ -80,19 +81,35 @@ def _refuse_existing(target: Path, *, kind: Kind, force: bool) -> None:
     from kvrm_traces.errors import InputError
 
     if target.name in ("", ".."):
-        raise InputError(f"{str(target)!r} cannot be written: give the name of a new {kind}")
+        raise InputError(
+            f"{str(target)!r} cannot be written: give the name of a new {kind if kind == 'folder' else 'file'}"
+        )
     if not os.path.lexists(target):
         return
     if not force:
         raise InputError(f"{target} exists: choose another name, or pass --force to replace what a run wrote there")
     if target.is_dir():
         ours = any((target / name).is_file() for name in OURS)
-        if kind == "file":
+        if kind != "folder":
             raise InputError(f"{target} is a folder: give the name of a file")
         if any(target.iterdir()) and not ours:
             raise InputError(f"{target} is a folder that kvrm did not write (no {OURS[0]} in it): it is left alone")
     elif kind == "folder":
         raise InputError(f"{target} is a file, not a folder that kvrm wrote: it is left alone")
+    elif kind != "file":
+        _refuse_foreign(target, kind)
+
+
+def _refuse_foreign(target: Path, kind: Literal["report", "timeline", "figure"]) -> None:
+    from kvrm_analysis.ours import is_ours
+    from kvrm_traces.errors import InputError
+
+    try:
+        ours = is_ours(target, kind)
+    except OSError as error:
+        raise InputError(f"{target} cannot be read, to see whether kvrm wrote it: {error.strerror}") from error
+    if not ours:
+        raise InputError(f"{target} is not a {kind} that kvrm wrote: it is left alone, choose another name")
 
 
 def _place(finished: Sequence[Path], targets: Sequence[Path], workshop: Path) -> None:

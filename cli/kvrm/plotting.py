@@ -81,7 +81,7 @@ def plot(
         )
         study = StudyOptions(x=x, y=y, metric=metric, by=by, width=inches)
         if out is not None and kinds:
-            check_together(_files(Path(out), kinds, formats), force=force)
+            check_together(_files(Path(out), kinds, formats), kind="figure", force=force)
         drawn = draw_kinds(sources, kinds, names=names, options=options, study=study)
     files = () if out is None else _write(drawn.figures, Path(out), formats, force=force)
     return Plots(drawn.figures, files, drawn.left_out)
@@ -129,7 +129,7 @@ def _write(figures: Mapping[str, Any], folder: Path, formats: Sequence[str], *, 
     targets = _files(folder, list(figures), formats)
     if not targets:
         return ()
-    with staged_together(targets, force=force) as unfinished:
+    with staged_together(targets, kind="figure", force=force) as unfinished:
         for path in unfinished:
             save_as(figures[path.stem], path)
     return tuple(targets)

@@ -26,13 +26,14 @@ def report(
 
     ``runs``: folders of runs or of comparisons, or runs in memory (``Comparison.results``). ``names``: one a run, where
     they should not be called by their policies. The file asks for nothing from anywhere (docs/report.md). Returns its
-    path. Raises InputError for what is no run's folder and, unless ``force``, for an existing file.
+    path. Raises InputError for what is no run's folder and for an existing file, unless ``force`` and it is a
+    report.
     """
     from kvrm_analysis.report import write_report
 
     target = Path(out)
     sources = [runs] if isinstance(runs, (str, Path)) else list(runs)
-    with staged(target, kind="file", force=force) as unfinished:
+    with staged(target, kind="report", force=force) as unfinished:
         write_report(sources, unfinished, names=names)
     return target
 
@@ -54,7 +55,7 @@ def timeline(
     ``blocks``: first and last block of the pool that get a track each. ``trace``: the trace, where run.toml does not
     say enough to find or to read it; what the run cut or scaled of it is done to it again. Single steps and blocks that
     the folder does not hold are simulated again, which raises RunError where the run is not the recorded one. Raises
-    InputError for what is not there, and for an existing file unless ``force``.
+    InputError for what is not there, and for an existing file, unless ``force`` and it is a timeline.
     """
     from dataclasses import replace
 
@@ -62,7 +63,7 @@ def timeline(
     from kvrm_analysis.timeline.timeline import write_timeline
 
     target = Path(out)
-    check(target, kind="file", force=force)
+    check(target, kind="timeline", force=force)
     source = run if isinstance(run, (str, Path)) else run.results[0]
     opened = open_trace(trace) if isinstance(trace, (str, Path)) else trace
 
@@ -70,7 +71,7 @@ def timeline(
         if progress is not None:
             progress(Path(source).name if isinstance(source, (str, Path)) else "run", share)
 
-    with staged(target, kind="file", force=force) as unfinished:
+    with staged(target, kind="timeline", force=force) as unfinished:
         done = write_timeline(
             source, unfinished, window_s=window_s, blocks=blocks, trace=opened, replica=replica, progress=advance
         )

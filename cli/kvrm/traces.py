@@ -85,7 +85,7 @@ def inspect_trace(
     if out is None:
         return kvrm_traces.inspect_trace(opened(trace), limit_tokens=limit_tokens)
     targets = (Path(out).with_suffix(".png"), Path(out).with_suffix(".svg"))
-    with staged_together(targets, force=force) as unfinished:
+    with staged_together(targets, kind="figure", force=force) as unfinished:
         from kvrm_analysis.drawing.trace_page import trace_page
 
         report = kvrm_traces.inspect_trace(opened(trace), limit_tokens=limit_tokens)

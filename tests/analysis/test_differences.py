@@ -134,7 +134,12 @@ def test_conditions_are_about_shares_differences_and_values(tmp_path: Path, text
         ("itl_p9 > +5%", r"'itl_p9' is no figure of a run"),
         ("itl_p99 > fast", r"'fast' is no number with a unit, e.g. 50ms"),
         ("itl_p99 > 50", r"50 of what\? Write 50ms"),
-        ("itl_p99 > +5x%", r"'5x' is no number"),
+        ("itl_p99 > +5x%", r"'5x' is no finite number"),
+        ("itl_p50 > +nan%", r"'nan' is no finite number"),
+        ("itl_p50 > -inf%", r"'inf' is no finite number"),
+        ("itl_p50 > +1e400%", r"'1e400' is no finite number"),
+        ("itl_p50 > +1e400ms", r"'1e400ms' is no number with a unit"),
+        ("reserved_kv_mean > 1e308GiB", r"'1e308GiB' is no number with a unit"),
         ("itl_p99 > 5%", r"needs its sign: \+5% or -5%"),
     ],
 )

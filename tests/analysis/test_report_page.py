@@ -97,6 +97,20 @@ def test_every_chart_draws_every_run_in_its_colour(opened: Opened) -> None:
         "[...document.querySelectorAll('figure.chart')].map(each => each.id)")}  # fmt: skip
 
 
+def test_traces_have_no_colour_of_a_run_and_are_told_apart_by_dashes(
+    browser: Any, folder: Path, tmp_path: Path
+) -> None:
+    kvrm.replay(kvrm.open_trace("azure-conv-like", rows=60), "kv-rm", out=tmp_path / "other")
+    path = write_report([folder / "static", tmp_path / "other"], tmp_path / "report.html", names=["a", "b"])
+    page = browser.new_page()
+    page.goto(path.as_uri())
+    lines = page.evaluate("window.kvrm.plots.find(plot => plot.spec.id === 'load').lines.map(l => [l.colour, l.dash])")
+    assert lines == [["x", 0], ["x", 1]]
+    assert page.locator("#chart-load .key .swatch line.cx.d1").count() == 1
+    page.locator("#chart-load").screenshot(path=tmp_path / "load.png")
+    page.close()
+
+
 def test_a_run_is_hidden_and_shown_again_everywhere(opened: Opened) -> None:
     button = opened.page.get_by_role("button", name="static", exact=True).first
     before = opened.count("memory", COLOURS[0])

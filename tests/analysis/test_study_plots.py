@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
@@ -80,18 +81,49 @@ def test_a_heat_map_shows_means_over_repeats_and_where_there_is_no_result() -> N
 def test_the_front_is_what_nothing_beats() -> None:
     text = words(draw_pareto(study(), StudyOptions()))
     assert "output tokens/s against reserved KV mean, GiB" in text
-    assert "Front (n 1): (1, 1992): policy kv-rm, pager.block_size_tokens 8, trace.speedup 2." in text
+    assert "Front (n 1): (1, 492): policy kv-rm, pager.block_size_tokens 8, trace.speedup 0.5." in text
     assert "Means over repeats (seed)" in text
+    assert "10 cells are overloaded: pale, and not on the front" in text
     points = np.array([[1.0, 5.0], [2.0, 9.0], [1.5, 4.0], [3.0, 9.0]])
     assert pareto_front(points, (False, True)).tolist() == [0, 1]
     assert pareto_front(points, (False, False)).tolist() == [0, 2]
 
 
 def test_the_widest_axis_is_on_top_of_a_tornado() -> None:
-    figure = draw_tornado(study(), StudyOptions(metric="ttft_p99_s", width=COLUMN))
+    whole = table().query("policy == 'kv-rm'").assign(overloaded=False)
+    figure = draw_tornado(study_table(whole, "study"), StudyOptions(metric="ttft_p99_s", width=COLUMN))
     names = [text.get_text() for text in figure.findobj(Text) if text.get_text() in study().axes]
-    assert names == ["policy", "trace.speedup", "pager.block_size_tokens"]  # upwards
-    assert "mean of all 20 cells" in words(figure)
+    assert names == ["trace.speedup", "pager.block_size_tokens"]  # upwards
+    assert "mean of all 12 cells shown" in words(figure)
+    assert "Not balanced" not in words(figure)
+
+
+def test_a_tornado_of_latencies_leaves_overloaded_cells_out_and_says_what_is_missing() -> None:
+    text = words(draw_tornado(study(), StudyOptions(metric="ttft_p99_s")))
+    assert "mean of all 10 cells shown" in text
+    assert "10 cells are overloaded and left out here" in text
+    assert "parentheses" not in text
+    assert "Not balanced: 14 of the 24 combinations are missing" in text
+    text = words(draw_tornado(study(), StudyOptions(metric="output_tokens_per_s")))
+    assert "mean of all 20 cells shown" in text
+    assert "Not balanced: 4 of the 24" in text
+    with pytest.raises(InputError, match=r"no cell has one to compare \(12 are overloaded\)"):
+        draw_tornado(study_table(table().query("policy == 'kv-rm'").assign(overloaded=True), "study"), StudyOptions())
+
+
+def test_a_heat_map_names_its_axes_and_has_room_for_long_values() -> None:
+    frame = table().replace({"policy": {"static": "graph-paged"}})
+    left_out = (frame["status"] != "done") & (frame["seed"] == 1)
+    frame.loc[left_out, ["status", "error"]] = ["refused", "constraints: this cell is not in the study"]
+    figure = draw_heatmap(study_table(frame, "study"), StudyOptions(x="trace.speedup", y="policy"))
+    axes = figure.axes[0]
+    assert axes.get_ylabel() == "policy"
+    FigureCanvasAgg(figure).draw()
+    assert all(label.get_window_extent().x0 >= 0 for label in (*axes.get_yticklabels(), axes.yaxis.label))
+    assert "2 does not fit, 2 left out by a constraint" in words(figure)
+    for twice in (StudyOptions(x="policy", y="policy"), StudyOptions(x="policy", by="policy")):
+        with pytest.raises(InputError, match="'policy' is asked for twice"):
+            draw_heatmap(study(), twice)
 
 
 @pytest.mark.parametrize(

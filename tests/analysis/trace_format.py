@@ -29,7 +29,7 @@ def read_events(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Events and ``otherData`` of a file. Numbers are exact. Raises AssertionError for what is not allowed."""
     with gzip.open(path, "rt", encoding="utf-8") as file:
         document = json.load(file, parse_float=Decimal, parse_constant=_refuse)
-    assert set(document) == {"displayTimeUnit", "traceEvents", "otherData"}
+    assert set(document) == {"displayTimeUnit", "metadata", "traceEvents", "otherData"}
     assert document["displayTimeUnit"] in ("ms", "ns")
     events: list[dict[str, Any]] = document["traceEvents"]
     for event in events:

@@ -137,4 +137,5 @@ def test_explain_refuses_what_has_no_life(both: Path, terminal: Terminal) -> Non
     run = both / "kv-rm"
     assert "request 60: run 'kv-rm' has 0 to 59" in terminal.refused("explain", run, "--request", "60")
     assert "holds 2 runs: name the folder of one" in terminal.refused("explain", both)
+    assert "has one replica, number 0" in terminal.refused("explain", run, "--replica", "2")
     assert "leave out --slowest" in terminal.refused("explain", run, "--request", "1", "--slowest", "ttft")

@@ -79,3 +79,43 @@ def test_what_cannot_be_written_or_read_is_refused_before_the_work(
     assert "distinct names" in refused(capsys, "report", run, run, "--name", "a", "--name", "a", "-o", tmp_path / "new")
     assert (tmp_path / "there").read_text(encoding="utf-8") == "mine"
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
+
+
+@pytest.mark.parametrize("command", ["report", "timeline"])
+def test_force_replaces_only_what_the_same_command_wrote(
+    command: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "made"
+    assert run_command([command, str(run), "-o", str(out)]) == 0
+    assert run_command([command, str(run), "-o", str(out), "--force"]) == 0
+    other = tmp_path / "other"
+    assert run_command([{"report": "timeline", "timeline": "report"}[command], str(run), "-o", str(other)]) == 0
+    page, packed, broken = tmp_path / "mine.html", tmp_path / "mine.gz", tmp_path / "broken.gz"
+    page.write_text("<!doctype html>\n<p>kvrm", encoding="utf-8")
+    packed.write_bytes(gzip.compress(b'{"traceEvents":[]}'))
+    broken.write_bytes(out.read_bytes()[:12])
+    capsys.readouterr()
+    for foreign in (run / "run.toml", run / "steps.parquet", other, page, packed, broken):
+        before = foreign.read_bytes()
+        said = refused(capsys, command, run, "-o", foreign, "--force")
+        assert f"{foreign} is not a {command} that kvrm wrote" in said
+        assert foreign.read_bytes() == before
+
+
+def test_force_of_plot_replaces_figures_of_ours_alone(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    formats = ("png", "svg", "pdf")
+    asked = ["plot", str(run), "--kind", "memory", *(word for name in formats for word in ("--format", name))]
+    assert run_command([*asked, "-o", str(tmp_path)]) == 0
+    assert run_command([*asked, "-o", str(tmp_path), "--force"]) == 0
+    capsys.readouterr()
+    for name in formats:
+        figure = tmp_path / f"memory.{name}"
+        drawn = figure.read_bytes()
+        foreign = drawn.replace(b"kvrm", b"other")
+        figure.write_bytes(foreign)
+        said = refused(capsys, *asked, "-o", tmp_path, "--force")
+        assert f"{figure} is not a figure that kvrm wrote" in said
+        assert figure.read_bytes() == foreign
+        figure.write_bytes(drawn)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,8 +13,9 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter
 from numpy.typing import NDArray
 
+from kvrm_analysis.drawing.heat import grid_of, heat, shade_of, short
 from kvrm_analysis.drawing.series import Floats
-from kvrm_analysis.drawing.sheet import PAGE, Panel, sheet
+from kvrm_analysis.drawing.sheet import LEFT, PAGE, Panel, sheet
 from kvrm_analysis.drawing.style import FAINT, INK, colour
 from kvrm_analysis.studies.study_table import (
     StudyTable,
@@ -32,8 +33,9 @@ PARETO_METRICS = ("reserved_kv_mean_bytes", "output_tokens_per_s")
 MARKERS = "osD^vP*X"
 #: Metrics that are not to be compared where a cell is overloaded.
 _LATENCIES = ("ttft", "itl", "tpot", "e2e", "queue", "normalized")
-#: Values that span more than this are shaded by their logarithm.
-WIDE = 20.0
+_GROW = "grow with the length of the trace"
+#: Inches that a letter of a tick takes.
+LETTER = 0.062
 #: Panels of one figure at most.
 MOST_FACETS = 8
 
@@ -60,23 +62,36 @@ def draw_heatmap(study: StudyTable, options: StudyOptions) -> Figure:
     y = options.y or _next([axis for axis in free if axis != x], study)
     for axis in (x, y):
         study.check(axis)
+    if len({x, y, by}) < 3:
+        twice = x if x in (y, by) else y
+        raise InputError(f"{study.name}: {twice!r} is asked for twice: x, y and by should be different axes")
     values, late = scaled(metric, study.column(metric)), _overloaded(study) * metric.startswith(_LATENCIES)
     facets = study.values(by) if by else [None]
     if len(facets) > MOST_FACETS:
         raise InputError(f"{study.name}: {by} has {len(facets)} values, a figure has at most {MOST_FACETS} panels")
-    grids = [_grid(study, x, y, values, by, facet) for facet in facets]
-    unranked = [_grid(study, x, y, late, by, facet) > 0 for facet in facets]
-    shade = _shade(np.concatenate([grid[~np.isnan(grid)] for grid in grids]), more_is_better(metric))
-    tall = max(1.0, 0.27 * len(study.values(y)))
+    grids = [grid_of(study, x, y, values, by, facet) for facet in facets]
+    unranked = [grid_of(study, x, y, late, by, facet) > 0 for facet in facets]
+    shade = shade_of(np.concatenate([grid[~np.isnan(grid)] for grid in grids]), more_is_better(metric))
+    tall = max(1.1, 0.27 * len(study.values(y)))
+    left = 0.4 + LETTER * max(len(short(value)) for value in study.values(y))
     panels = [
-        Panel(_heat(study, (x, y), grid, off, shade, "" if by is None else f"{by} = {word(facet)}"), height=tall)
+        Panel(
+            heat(study, (x, y), grid, off, shade, "" if by is None else f"{by} = {word(facet)}"),
+            tall,
+            left=max(LEFT, left),
+        )
         for grid, off, facet in zip(grids, unranked, facets, strict=True)
     ]
     others = [axis for axis in study.axes if axis not in (x, y, by)]
     how = f"{label_of(metric)}; {'more' if more_is_better(metric) else 'less'} is better, and darker."
     caption = _caption(
         study,
-        [how, f"Averaged over {', '.join(others)}." if others else "", "x: no result." if len(study.others) else ""],
+        [
+            how,
+            f"Averaged over {', '.join(others)}." if others else "",
+            "x: no result, or no such cell in the study." if any(np.isnan(grid).any() for grid in grids) else "",
+        ],
+        f": their latencies (in parentheses) {_GROW}" if late.any() else "",
     )
     return sheet(
         title=f"{label_of(metric)} over {x} (to the right) and {y} (up)",
@@ -96,15 +111,18 @@ def draw_pareto(study: StudyTable, options: StudyOptions) -> Figure:
     by = options.by or _facet(study, {x, y})
     groups = study.cells[by].map(word).to_numpy()[cells] if by else np.full(len(points), "")
     names = list(dict.fromkeys(groups[known].tolist()))
-    front = np.flatnonzero(known)[pareto_front(points[known], (more_is_better(x), more_is_better(y)))]
+    late = _configurations(study, np.stack([_overloaded(study)] * 2, axis=1))[1][:, 0] > 0
+    keeps_up = known & ~late
+    front = np.flatnonzero(keeps_up)[pareto_front(points[keeps_up], (more_is_better(x), more_is_better(y)))]
 
     def draw(axes: Axes) -> None:
         if len(points) < len(single):
             axes.plot(single[:, 0], single[:, 1], ".", color=FAINT, markersize=2, alpha=0.6, zorder=1)
         for at, name in enumerate(names):
-            own = known & (groups == name)
-            axes.plot(points[own, 0], points[own, 1], MARKERS[at % len(MARKERS)], color=colour(at), markersize=3.8,
-                      markeredgewidth=0, alpha=0.75)  # fmt: skip
+            for own, strength in ((keeps_up, 0.85), (known & late, 0.22)):
+                shown = points[own & (groups == name)]
+                axes.plot(shown[:, 0], shown[:, 1], MARKERS[at % len(MARKERS)], color=colour(at), markersize=3.8,
+                          markeredgewidth=0, alpha=strength)  # fmt: skip
         axes.plot(points[front, 0], points[front, 1], color=INK, linewidth=1.0, drawstyle="default", zorder=1)
         axes.plot(points[front, 0], points[front, 1], "o", markersize=7, markerfacecolor="none", color=INK,
                   markeredgewidth=0.8)  # fmt: skip
@@ -119,8 +137,9 @@ def draw_pareto(study: StudyTable, options: StudyOptions) -> Figure:
     ways = [f"{'more' if more_is_better(name) else 'less'} {label_of(name)}" for name in (x, y)]
     best = "; ".join(_settings(study, int(cells[at]), points[at]) for at in front[:6].tolist())
     rest = "" if len(front) <= 6 else f" and {len(front) - 6} more"
-    caption = _caption(study, [f"Better: {', '.join(ways)}.", f"Front (n {len(front)}): {best}{rest}.",
-                                        "Dots: single repeats." if len(points) < len(single) else ""])  # fmt: skip
+    caption = _caption(study, [f"Better: {', '.join(ways)}.", f"Front (n {len(front)}): {best or 'none'}{rest}.",
+                                        "Dots: single repeats." if len(points) < len(single) else ""],
+                       ": pale, and not on the front, are configurations with one among their repeats")  # fmt: skip
     panels = [Panel(draw, height=2.6, wide=True)]
     return sheet(title=f"{label_of(y)} against {label_of(x)}", caption=caption, panels=panels, key=key,
                  width=options.width)  # fmt: skip
@@ -130,7 +149,10 @@ def draw_tornado(study: StudyTable, options: StudyOptions) -> Figure:
     """How far the mean of a metric moves from one value of an axis to another, the widest first."""
     metric = options.metric or _present(study, DEFAULT_METRICS)
     values = scaled(metric, study.column(metric))
-    known = ~np.isnan(values)
+    late = (_overloaded(study) > 0) & metric.startswith(_LATENCIES)
+    known = ~np.isnan(values) & ~late
+    if not known.any():
+        raise InputError(f"{study.name}: {metric}: no cell has one to compare ({int(late.sum())} are overloaded)")
     if not study.axes:
         raise InputError(f"{study.name}: no configuration column varies, so nothing can be told apart")
     centre = float(values[known].mean())
@@ -144,6 +166,8 @@ def draw_tornado(study: StudyTable, options: StudyOptions) -> Figure:
         axes.axvline(centre, color=INK, linewidth=0.8)
         for y, bar in zip(at, bars, strict=True):
             for value, name, side in ((bar.low, bar.at_low, -1), (bar.high, bar.at_high, 1)):
+                if side < 0 and bar.at_low == bar.at_high:
+                    continue  # one value alone has cells
                 axes.annotate(name, (value, float(y)), xytext=(3 * side, 0), textcoords="offset points", fontsize=7,
                               va="center", ha="left" if side > 0 else "right")  # fmt: skip
             axes.annotate(bar.axis, (0, float(y)), xycoords=axes.get_yaxis_transform(), xytext=(2, 14), fontsize=7.5,
@@ -160,11 +184,26 @@ def draw_tornado(study: StudyTable, options: StudyOptions) -> Figure:
 
     how = (
         f"Each bar: from the lowest to the highest mean of {label_of(metric)} over the cells that share a value of the "
-        f"axis; line: mean of all {int(known.sum())} cells. A bar says nothing of how axes act together."
+        f"axis; line: mean of all {int(known.sum())} cells shown. A bar says nothing of how axes act together."
+    )
+    caption = _caption(
+        study, [how, _unbalanced(study, known)], f" and left out here: their latencies {_GROW}" if late.any() else ""
     )
     panels = [Panel(draw, height=max(0.9, 0.46 * len(bars)), wide=True)]
-    return sheet(title=f"What moves {label_of(metric)}", caption=_caption(study, [how]), panels=panels,
-                 width=options.width)  # fmt: skip
+    return sheet(title=f"What moves {label_of(metric)}", caption=caption, panels=panels, width=options.width)
+
+
+def _unbalanced(study: StudyTable, known: NDArray[np.bool_]) -> str:
+    """A warning where the values of an axis are not averaged over the same cells; empty where they are."""
+    axes = [*study.axes, *study.repeats]
+    whole = int(np.prod([len(study.values(axis)) for axis in axes]))
+    missing = whole - len(study.cells.loc[known, axes].map(word).drop_duplicates())
+    if not missing:
+        return ""
+    return (
+        f"Not balanced: {missing} of the {whole} combinations are missing, so the means of an axis rest on different "
+        "cells and its bar may show another axis."
+    )
 
 
 @dataclass(frozen=True)
@@ -181,70 +220,6 @@ def _swing(study: StudyTable, axis: str, values: Floats, known: NDArray[np.bool_
     means = {name: float(values[known & (words == name)].mean()) for name in dict.fromkeys(words[known].tolist())}
     low, high = min(means, key=means.__getitem__), max(means, key=means.__getitem__)
     return _Swing(axis, means[low], means[high], low, high)
-
-
-def _grid(study: StudyTable, x: str, y: str, metric: Floats, by: str | None, facet: object) -> Floats:
-    """Mean of a number of each cell, [values of y, values of x]; NaN where no cell is done."""
-    values = pd.Series(metric)
-    words = {axis: study.cells[axis].map(word) for axis in (x, y, *([by] if by else []))}
-    here = pd.Series(True, values.index) if by is None else words[by] == word(facet)
-    found = np.full((len(study.values(y)), len(study.values(x))), np.nan)
-    for row, of_y in enumerate(study.values(y)):
-        for column, of_x in enumerate(study.values(x)):
-            chosen = values[here & (words[x] == word(of_x)) & (words[y] == word(of_y))].dropna()
-            found[row, column] = chosen.mean() if len(chosen) else np.nan
-    return found
-
-
-@dataclass(frozen=True)
-class _Shade:
-    """Colours of values, the better the darker; logarithmic where they span more than a factor of ``WIDE``."""
-
-    low: float
-    high: float
-    logarithmic: bool
-    more: bool
-
-    def of(self, values: Floats) -> Floats:
-        """0 (worst) to 1 (best); NaN stays."""
-        if self.high <= self.low:
-            return np.where(np.isnan(values), np.nan, 0.5)
-        if self.logarithmic:
-            place = np.log(values / self.low) / np.log(self.high / self.low)
-        else:
-            place = (values - self.low) / (self.high - self.low)
-        return np.asarray(place if self.more else 1 - place, np.float64)
-
-
-def _shade(values: Floats, more: bool) -> _Shade:
-    low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 0.0)
-    return _Shade(low, high, low > 0 and high > WIDE * low, more)
-
-
-def _heat(
-    study: StudyTable,
-    axes_names: tuple[str, str],
-    grid: Floats,
-    unranked: NDArray[np.bool_],
-    shade: _Shade,
-    title: str,
-) -> Callable[[Axes], None]:
-    def draw(axes: Axes) -> None:
-        places = shade.of(grid)
-        axes.imshow(places, aspect="auto", origin="lower", cmap="cividis_r", vmin=0, vmax=1)
-        for (row, column), value in np.ndenumerate(grid):
-            text, ink = ("x", FAINT) if np.isnan(value) else (f"{value:.3g}", INK)
-            text = f"({text})" if unranked[row, column] else text
-            ink = "white" if places[row, column] > 0.5 else ink
-            axes.text(column, row, text, ha="center", va="center", fontsize=7, color=ink)
-        for axis, name in zip((axes.xaxis, axes.yaxis), axes_names, strict=True):
-            words = [word(value) for value in study.values(name)]
-            axis.set_ticks(range(len(words)), words)
-        axes.tick_params(length=0, labelsize=7)
-        axes.grid(visible=False)
-        axes.set(title=title, xlabel=axes_names[0])
-
-    return draw
 
 
 def _configurations(study: StudyTable, single: Floats) -> tuple[NDArray[np.int64], Floats]:
@@ -289,19 +264,27 @@ def _settings(study: StudyTable, at: int, point: Floats) -> str:
     return f"({point[0]:.4g}, {point[1]:.4g}): {settings}"
 
 
-def _caption(study: StudyTable, words: Sequence[str]) -> str:
-    """What is shown, on how many cells it rests, and whether the cost was measured."""
+def _caption(study: StudyTable, words: Sequence[str], late: str = "") -> str:
+    """What is shown, on how many cells it rests, and whether the cost was measured. ``late``: of overloaded cells."""
     cells, others = study.cells, study.others
     parts = [f"{len(cells)} cells with results"]
     if len(others):
-        counts = others["status"].value_counts().to_dict()
+        counts = _why_missing(others).value_counts().to_dict()
         parts.append(", ".join(f"{count} {str(name).replace('_', ' ')}" for name, count in counts.items()))
     n = "; ".join(parts) + "."
     if study.repeats:
         n += f" Means over repeats ({', '.join(study.repeats)})."
-    status, late = "", ""
+    status, overload = "", ""
     if "calibrated" in cells:
         status = "Calibrated." if cells["calibrated"].all() else "Uncalibrated: no coefficient was measured."
     if overloaded := int(_overloaded(study).sum()):
-        late = f"{overloaded} cells are overloaded: their latencies (in parentheses) grow with the length of the trace."
-    return " ".join(filter(None, [*words, n, late, status]))
+        overload = f"{overloaded} cells are overloaded{late}."
+    return " ".join(filter(None, [*words, n, overload, status]))
+
+
+def _why_missing(others: pd.DataFrame) -> pd.Series[str]:
+    """Why each cell has no result: its status, but for those that the study itself leaves out."""
+    if "error" not in others:
+        return others["status"]
+    excluded = others["error"].astype(str).str.startswith("constraints:")
+    return others["status"].mask(excluded, "left out by a constraint")

@@ -29,11 +29,14 @@ LETTERS = {9.0: 14.2, 8.5: 14.0, 7.5: 18.0}
 
 @dataclass(frozen=True)
 class Panel:
-    """One axes: ``draw`` fills it, its title and labels included. ``wide``: over all columns."""
+    """One axes: ``draw`` fills it, its title and labels included. ``wide``: over all columns. ``left``: inches for the
+    labels beside it.
+    """
 
     draw: Callable[[Axes], None]
     height: float = 1.3
     wide: bool = False
+    left: float = LEFT
 
 
 #: What a colour stands for: a name and what is drawn beside it.
@@ -89,7 +92,7 @@ def _draw_panels(page: Page, rows: Sequence[Sequence[Panel]], columns: int, widt
         tallest = max(panel.height for panel in row)
         for at, panel in enumerate(row):
             wide = width if panel.wide else each
-            panel.draw(page.axes(at * each + LEFT, top + ABOVE, wide - LEFT - RIGHT, panel.height))
+            panel.draw(page.axes(at * each + panel.left, top + ABOVE, wide - panel.left - RIGHT, panel.height))
         top += ABOVE + tallest + BELOW
 
 

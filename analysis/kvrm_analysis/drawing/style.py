@@ -12,6 +12,8 @@ from typing import Any, cast
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
+from kvrm_analysis.ours import MARK
+
 #: Black, blue, vermillion, green, orange, purple, sky blue. Their yellow is too pale for lines on white.
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9")
 #: The same hues for lines on a dark page (a report), in the same order.
@@ -54,11 +56,11 @@ RC: dict[str, Any] = {
     "pdf.fonttype": 42,  # letters stay letters: they can be searched and edited
 }
 
-#: Formats of figures, each with what would differ from time to time left out of its metadata.
+#: Formats of figures, each with metadata that name us, and nothing that would differ from time to time.
 FORMATS: dict[str, dict[str, Any]] = {
-    "png": {"Software": None},
-    "svg": {"Date": None, "Creator": None},
-    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+    "png": {"Software": MARK},
+    "svg": {"Date": None, "Creator": MARK},
+    "pdf": {"CreationDate": None, "Creator": MARK, "Producer": None},
 }
 
 

@@ -27,7 +27,9 @@ class Plot {
   get lines() {
     const { runs, hidden } = this.page;
     return this.measure.lines.filter((line) => line.run === undefined || !hidden.has(line.run)).map((line, at) => {
-      if (line.run === undefined) return { ...line, colour: this.stacked ? (line.colour + 1) % 7 : at || "x", dash: 0, thick: 1.8 };
+      if (line.run === undefined && this.stacked) return { ...line, colour: (line.colour + 1) % 7, dash: 0, thick: 1.8 };
+      // A trace is no run: none of their colours, and told apart by its dashes.
+      if (line.run === undefined) return { ...line, colour: "x", dash: at % 3, thick: 1.8 };
       const { name, colour, dash } = runs[line.run];
       return { ...line, name, colour, dash, thick: runs.length > 1 ? 2.8 - (1.4 * line.run) / (runs.length - 1) : 1.8 };
     });
@@ -240,13 +242,19 @@ class Plot {
     this.drawn = lines;
   }
 
+  swatch(parent, line) {
+    const drawn = shape(parent, "svg", { class: "swatch", viewBox: "0 0 24 11", "aria-hidden": "true" });
+    shape(drawn, "line", { class: `c${line.colour} d${line.dash}`, x1: 1, x2: 23, y1: 6, y2: 6 });
+  }
+
   drawKey() {
     this.key.replaceChildren();
     if (!this.stacked && this.measure.lines.some((line) => line.run !== undefined)) return;
     if (!this.stacked && this.measure.lines.length < 2) return;
     for (const line of this.drawn) {
       const entry = node(this.key, "span");
-      node(entry, "i", { class: `c${line.colour}`, "aria-hidden": "true" });
+      if (this.stacked) node(entry, "i", { class: `c${line.colour}`, "aria-hidden": "true" });
+      else this.swatch(entry, line);
       node(entry, "span", {}, line.name);
     }
   }
@@ -298,8 +306,7 @@ class Plot {
     const body = node(table, "tbody");
     for (const [line, value] of this.reading()) {
       const row = node(body, "tr");
-      const swatch = shape(node(row, "td"), "svg", { class: "swatch", viewBox: "0 0 24 11" });
-      shape(swatch, "line", { class: `c${line.colour} d${line.dash}`, x1: 1, x2: 23, y1: 6, y2: 6 });
+      this.swatch(node(row, "td"), line);
       node(row, "td", { class: "text" }, line.name);
       node(row, "td", {}, value === null || value === undefined ? "–" : `${number(value)} ${this.measure.unit.replace(" a step", "")}`);
     }

@@ -120,7 +120,7 @@ def parse_amount(text: str, figure: Figure, name: str, where: str) -> float:
         number = float(digits)
     except ValueError:
         number = math.nan
-    if not math.isfinite(number):
+    if not math.isfinite(number * scales.get(unit, 1)):
         raise InputError(f"{where}: {text.strip()!r} is no number with a unit, e.g. {_example(figure)}")
     if unit in scales:
         return number * scales[unit]

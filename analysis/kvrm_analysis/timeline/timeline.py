@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from kvrm_analysis.drawing.series import integers
 from kvrm_analysis.inspection import PoolMap, inspect
 from kvrm_analysis.reading import columns, rows
-from kvrm_analysis.recorded import as_replayed, recorded
+from kvrm_analysis.recorded import as_replayed, check_replica, recorded
 from kvrm_analysis.runs import NamedRun, RunLike, open_runs
 from kvrm_analysis.timeline.timeline_tracks import write_blocks, write_counters, write_requests, write_steps
 from kvrm_analysis.timeline.trace_events import EventWriter
@@ -149,12 +149,8 @@ def _of_replica(table: pa.Table, replica: int | None) -> pa.Table:
 
 def _from_folder(run: NamedRun, start_s: float, end_s: float | None, replica: int | None) -> _Shown:
     times = columns(run, "steps", ["end_ns", "replica"])
-    if "replica" in times.column_names:
-        count = int(run.summary["cluster"]["replicas"])
-        if replica is None or not 0 <= replica < count:
-            raise InputError(f"run {run.name!r} has {count} replicas: name one, from 0 on (given: {replica})")
-    elif replica not in (None, 0):
-        raise InputError(f"replica {replica}: run {run.name!r} has one replica, number 0")
+    clustered = "replica" in times.column_names
+    check_replica(run, int(run.summary["cluster"]["replicas"]) if clustered else None, replica)
     ends = integers(times, "end_ns")
     start_ns = round(start_s * 1e9)
     end_ns = int(ends.max(initial=0)) if end_s is None else round(end_s * 1e9)

@@ -16,6 +16,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from kvrm_analysis.ours import TIMELINE_HEAD
+
 #: Fast: a level of 6 takes three times as long for a file a third smaller.
 COMPRESSION = 3
 #: Text is compressed in pieces of about so many characters.
@@ -58,7 +60,7 @@ class EventWriter:
         # No name and no time in the header: the same events are the same bytes.
         self._raw = self._path.open("wb")
         self._file = gzip.GzipFile(filename="", fileobj=self._raw, mode="wb", compresslevel=COMPRESSION, mtime=0)
-        self._file.write(b'{"displayTimeUnit":"ms","traceEvents":[\n')
+        self._file.write(TIMELINE_HEAD)
         return self
 
     def __exit__(

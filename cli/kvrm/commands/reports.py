@@ -12,7 +12,9 @@ from kvrm.commands.source import opened
 from kvrm.console import note, progress_bars, say
 from kvrm.flags import Reading
 
-ForceOption = Annotated[bool, typer.Option("--force", help="Replace the file when it exists.")]
+ForceOption = Annotated[
+    bool, typer.Option("--force", help="Replace the file when it is one that such a command wrote.")
+]
 
 
 def report(
@@ -28,7 +30,7 @@ def report(
 
     It opens from the disk, with no network; everything from traces and file names in it is text.
     """
-    folders.check(Path(out), kind="file", force=force)
+    folders.check(Path(out), kind="report", force=force)
     made = reporting.report(runs, out, names=name, force=force)
     say(f"report: {made} ({made.stat().st_size / 1e6:.1f} MB)")
 
@@ -62,7 +64,7 @@ def timeline(
         raise typer.BadParameter("they say how --trace is read, which is not given", param_hint="options of a trace")
     window_s = parse.window(window) if window is not None else None
     tracks = parse.whole_range(blocks, "--blocks") if blocks is not None else None
-    folders.check(Path(out), kind="file", force=force)
+    folders.check(Path(out), kind="timeline", force=force)
     source = opened(trace, reading) if trace is not None else None
     with progress_bars() as progress:
         done = reporting.timeline(

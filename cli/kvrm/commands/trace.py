@@ -46,7 +46,9 @@ def inspect(
     A page of figures is written with --out. Windows to replay are proposed: see `--window`.
     """
     if out is not None:
-        folders.check_together([Path(out).with_suffix(".png"), Path(out).with_suffix(".svg")], force=force)
+        folders.check_together(
+            [Path(out).with_suffix(".png"), Path(out).with_suffix(".svg")], kind="figure", force=force
+        )
     report = traces.inspect_trace(
         opened(trace, reading, load), model=model, max_context_tokens=max_context, out=out, force=force
     )
