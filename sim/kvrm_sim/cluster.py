@@ -22,12 +22,13 @@ from kvrm_sim.cluster_records import MergedRecords, Target
 from kvrm_sim.cluster_summary import summarize_cluster
 from kvrm_sim.columns import REPLICA
 from kvrm_sim.config import ReplicaConfig
-from kvrm_sim.engine import STEPS_A_CALL, parameters_for_trace, say_if_slow
+from kvrm_sim.engine import STEPS_A_CALL, parameters_for_trace
 from kvrm_sim.errors import ConfigError
 from kvrm_sim.feed import CHUNK_ROWS, CHUNK_ROWS_WITH_IDS, Chunk, arrival_chunks
 from kvrm_sim.memory import plan_memory
 from kvrm_sim.new_arrays import OUT_RECORDS
 from kvrm_sim.parameters import CoreParameters
+from kvrm_sim.plugin_core import say_if_slow
 from kvrm_sim.provenance import run_toml
 from kvrm_sim.records import RunWriter
 from kvrm_sim.replica import Replica
@@ -186,7 +187,7 @@ def run_cluster(
     """
     made = check_cluster(replicas, router, prefix_weight, trace, config)
     plan = plan_memory(config)
-    say_if_slow(config)
+    say_if_slow(config.policy.parts)
     parameters = parameters_for_trace(trace, config, plan)
     about_router: dict[str, Any] = {"router": router}
     if router == "prefix-aware":

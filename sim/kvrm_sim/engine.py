@@ -12,7 +12,6 @@ SimPy's clock counts int64 nanoseconds.
 from __future__ import annotations
 
 import resource
-import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
@@ -29,7 +28,7 @@ from kvrm_sim.derivation import parameters_of
 from kvrm_sim.feed import Chunk, arrival_chunks
 from kvrm_sim.memory import MemoryPlan, plan_memory
 from kvrm_sim.parameters import CoreParameters
-from kvrm_sim.plugin_core import notice
+from kvrm_sim.plugin_core import say_if_slow
 from kvrm_sim.provenance import run_toml
 from kvrm_sim.records import RunWriter
 from kvrm_sim.replica import Replica, Sinks
@@ -247,13 +246,6 @@ def span_process(
             return
 
 
-def say_if_slow(config: ReplicaConfig) -> None:
-    """Say on stderr that the first run compiles, where it does, or that a plug-in makes every run slow."""
-    said = notice(config.policy.parts)
-    if said is not None:
-        sys.stderr.write(f"kvrm: {said}\n")
-
-
 def parameters_for_trace(
     trace: Trace, config: ReplicaConfig, plan: MemoryPlan, *, share: bool = True, log_events: bool = False
 ) -> CoreParameters:
@@ -290,7 +282,7 @@ def run(
     if hooks and driver == "span":
         raise ValueError("hooks need driver='events': the span driver does not stop at single events")
     plan = plan_memory(config)
-    say_if_slow(config)
+    say_if_slow(config.policy.parts)
     parameters = parameters_for_trace(trace, config, plan, log_events=driver != "span")
     with RunWriter(out, force=force) as writer:
         collector = Collector()

@@ -77,6 +77,13 @@ def notice(parts: Sequence[type[Part]]) -> str | None:
     return f"compiling the simulator's core{what}, once for this version (about a minute)"
 
 
+def say_if_slow(parts: Sequence[type[Part]]) -> None:
+    """Say on stderr that the first run compiles, where it does, or that a plug-in makes every run slow."""
+    said = notice(parts)
+    if said is not None:
+        sys.stderr.write(f"kvrm: {said}\n")
+
+
 def core_of(parts: Sequence[type[Part]]) -> Core:
     """The core that runs with these parts, none for the plain one; made when first asked for.
 

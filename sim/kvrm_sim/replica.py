@@ -198,7 +198,7 @@ class Replica:
 
     def _replace_arrivals(self, arrivals: st.Records) -> None:
         s = self.scalars[0]
-        self._replace_array("arrivals", arrivals)
+        self._replace_array("arrivals", np.ascontiguousarray(arrivals))  # of a cluster: every n-th of a chunk
         s.next_arrival = 0
         s.num_arrivals = len(arrivals)
 

@@ -27,13 +27,14 @@ from kvrm_sim.cluster import MOST_REPLICAS, Cluster, check_cluster
 from kvrm_sim.cluster_records import Target
 from kvrm_sim.columns import SPLIT
 from kvrm_sim.config import ReplicaConfig
-from kvrm_sim.engine import parameters_for_trace, say_if_slow
+from kvrm_sim.engine import parameters_for_trace
 from kvrm_sim.errors import ConfigError
 from kvrm_sim.feed import CHUNK_ROWS_WITH_IDS, Chunk, arrival_chunks
 from kvrm_sim.memory import plan_memory
 from kvrm_sim.pager import blocks_for
 from kvrm_sim.parameters import CoreParameters
 from kvrm_sim.peer_links import SharedLink
+from kvrm_sim.plugin_core import say_if_slow
 from kvrm_sim.provenance import run_toml
 from kvrm_sim.records import RunWriter
 from kvrm_sim.result import Collector, RunResult
@@ -233,7 +234,7 @@ def run_split(
     made = check_cluster(prefill_replicas, router, prefix_weight, trace, config)
     decoding = decode_config(config)
     plans = plan_memory(config), plan_memory(decoding)
-    say_if_slow(config)
+    say_if_slow(config.policy.parts)
     started = time.perf_counter()
     stop_ns = st.NEVER if stop_at_s is None else round(stop_at_s * 1e9)
     with RunWriter(out, force=force, request_fields=SPLIT) as writer:
