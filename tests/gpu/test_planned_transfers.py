@@ -54,7 +54,7 @@ def plan(rows: list[tuple[int, list[int]]], merge: int) -> tuple[np.ndarray, np.
         records[row]["next"] = row + 1 if row + 1 < len(rows) else st.NONE
         table[row, : len(pages)] = pages
     groups = np.zeros((BLOCKS + 1, 3), np.int64)
-    count = plan_groups(params[0], scalars[0], records, table, groups)
+    count = plan_groups(params[0], scalars[0], records, table, np.zeros(len(records), np.int64), groups)
     return groups[:count], table
 
 
