@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from kvrm_traces import open_trace
+from tests.traces.own_peak import run_alone
 
 READ = """
-import resource, sys
+import sys
 from kvrm_traces import open_trace
 trace = open_trace(sys.argv[1])
 assert sum(batch.num_rows for batch in trace.batches()) == trace.info.rows == int(sys.argv[2])
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
-
-
-def peak_rss_kib(path: Path, rows: int) -> int:
-    """Peak memory of a fresh process that reads the trace."""
-    command = [sys.executable, "-c", READ, str(path), str(rows)]
-    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 @pytest.mark.long
@@ -39,7 +31,7 @@ def test_memory_is_flat_in_the_length(tmp_path: Path, form: str) -> None:
             with path.open("w") as file:
                 file.write("" if form == "jsonl" else "arrival_ms,prompt_tokens,output_tokens\n")
                 file.writelines(line % (at * 3, at % 4000 + 1) for at in range(rows))
-        peaks.append(peak_rss_kib(path, rows))
+        peaks.append(run_alone(READ, path, str(rows))[1])
     assert peaks[1] < 1.25 * peaks[0]
 
 
