@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json as json_text
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,18 +32,15 @@ def sensitivity(
     figure. The other options are those of :func:`kvrm.sweep`. Raises InputError for a study that is wrong, before any
     work, and where the extra ``tune`` is not installed.
     """
-    from kvrm_analysis.engines.engines import make_engine
+    from kvrm_analysis.engines.engines import engine_of
     from kvrm_analysis.searches.sensitivity import indices_of
     from kvrm_analysis.searches.sensitivity_figure import sensitivity_figure
     from kvrm_analysis.studies.sweep import planned, run_plan
 
     asked = loaded(study)
     folder = None if out is None else Path(out)
-    with planned(asked.cells()) as plan:
-        if isinstance(engine, str):
-            engine = make_engine(engine, workers=workers, address=address)
-        with engine:
-            swept = run_plan(plan, engine, out=folder, resume=resume, stale=stale, progress=progress)
+    with planned(asked.cells()) as plan, engine_of(engine, workers=workers, address=address) as chosen:
+        swept = run_plan(plan, chosen, out=folder, resume=resume, stale=stale, progress=progress)
     found = indices_of(asked, swept)
     if folder is None:
         return found
@@ -54,14 +51,6 @@ def sensitivity(
 def loaded(study: StudySource) -> SensitivityStudy:
     """The study, checked. Raises InputError, ConfigError."""
     from kvrm_analysis.searches.sensitivity import sensitivity_of
-    from kvrm_analysis.studies.study_file import read_study, study_of
-    from kvrm_sim.errors import ConfigError
-    from kvrm_sim.tables import prefixed
+    from kvrm_analysis.studies.study_file import parsed_study
 
-    if isinstance(study, Mapping):
-        return sensitivity_of(study_of(study))
-    file = read_study(study)
-    try:
-        return sensitivity_of(file)
-    except ConfigError as error:
-        raise prefixed(error, str(study)) from None
+    return parsed_study(study, sensitivity_of)

@@ -46,24 +46,21 @@ def sweep(
 
     Raises InputError for a study that is wrong, before any work; on an interrupt what has run is in ``out``.
     """
-    from kvrm_analysis.engines.engines import make_engine
+    from kvrm_analysis.engines.engines import engine_of
     from kvrm_analysis.studies.study import load_study
     from kvrm_analysis.studies.sweep import planned, run_plan
 
     found = load_study(study)
-    with planned(found) as plan:
-        if isinstance(engine, str):
-            engine = make_engine(engine, workers=workers, address=address)
-        with engine:
-            return run_plan(
-                plan,
-                engine,
-                out=None if out is None else Path(out),
-                resume=resume,
-                stale=stale,
-                keep_runs=runs,
-                progress=progress,
-            )
+    with planned(found) as plan, engine_of(engine, workers=workers, address=address) as chosen:
+        return run_plan(
+            plan,
+            chosen,
+            out=None if out is None else Path(out),
+            resume=resume,
+            stale=stale,
+            keep_runs=runs,
+            progress=progress,
+        )
 
 
 def sweep_dry_run(

@@ -41,7 +41,7 @@ def tune(
     ``progress`` is called with trials that ended, and all of them. Raises InputError for a study that is wrong, before
     any work, and where the extra ``tune`` is not installed.
     """
-    from kvrm_analysis.engines.engines import make_engine
+    from kvrm_analysis.engines.engines import engine_of
     from kvrm_analysis.searches.tune_answer import answered, write_answer
     from kvrm_analysis.searches.tuning import JOURNAL, Search, cell_work, optuna_library
     from kvrm_analysis.studies.study_folder import prepared_folder
@@ -49,13 +49,10 @@ def tune(
     found = loaded(study, trials, sampler, seed)
     optuna_library()  # missing is said before any work
     folder = None if out is None else prepared_folder(Path(out), JOURNAL, resume=resume)
-    with cell_work(found) as (work, rows):
-        if isinstance(engine, str):
-            engine = make_engine(engine, workers=workers, address=address)
-        with engine:
-            search = Search(found, engine, work, rows, folder)
-            search.run(progress)
-            answer = answered(found, search)
+    with cell_work(found) as (work, rows), engine_of(engine, workers=workers, address=address) as chosen:
+        search = Search(found, chosen, work, rows, folder)
+        search.run(progress)
+        answer = answered(found, search)
     if folder is None:
         return answer
     return replace(answer, folder=folder, figure=write_answer(answer, folder))
@@ -66,18 +63,16 @@ def loaded(study: StudySource, trials: int | None, sampler: str | None, seed: in
     from collections.abc import Mapping
 
     from kvrm_analysis.searches.tune_study import tune_of
-    from kvrm_analysis.studies.study_file import read_study, study_of
-    from kvrm_sim.errors import ConfigError
-    from kvrm_sim.tables import prefixed
+    from kvrm_analysis.studies.study_file import StudyFile, parsed_study
 
     given = {
         name: value for name, value in (("trials", trials), ("sampler", sampler), ("seed", seed)) if value is not None
     }
-    file = study_of(study) if isinstance(study, Mapping) else read_study(study)
-    own = file.sections.get("tune")
-    if given and isinstance(own, Mapping):
-        file = replace(file, sections={**file.sections, "tune": {**own, **given}})
-    try:
+
+    def with_given(file: StudyFile) -> TuneStudy:
+        own = file.sections.get("tune")
+        if given and isinstance(own, Mapping):
+            file = replace(file, sections={**file.sections, "tune": {**own, **given}})
         return tune_of(file)
-    except ConfigError as error:
-        raise (error if isinstance(study, Mapping) else prefixed(error, str(study))) from None
+
+    return parsed_study(study, with_given)

@@ -105,6 +105,11 @@ def make_engine(name: str = "local", *, workers: int | None = None, address: str
     return LocalEngine(workers)
 
 
+def engine_of(engine: str | Engine, *, workers: int | None = None, address: str | None = None) -> Engine:
+    """An engine as it is, or by its name (:func:`make_engine`)."""
+    return make_engine(engine, workers=workers, address=address) if isinstance(engine, str) else engine
+
+
 def cores() -> int:
     """The cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

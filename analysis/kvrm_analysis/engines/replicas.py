@@ -158,11 +158,11 @@ def run_replicas(trace: Trace, config: ReplicaConfig, options: Mapping[str, Any]
 
     how.pop("driver", None)
     if "engine" in given:
-        from kvrm_analysis.engines.engines import make_engine
+        from kvrm_analysis.engines.engines import engine_of
         from kvrm_analysis.engines.shards import run_sharded
 
         chosen, workers, address = (given.pop(name, None) for name in OF_AN_ENGINE)
-        with make_engine(chosen, workers=workers, address=address) if isinstance(chosen, str) else chosen as engine:
+        with engine_of(chosen, workers=workers, address=address) as engine:
             return run_sharded(trace, config, replicas=given.pop("cluster"), engine=engine, **given, **how)
     if "cluster" in given:
         return run_cluster(trace, config, replicas=given.pop("cluster"), **given, **how)

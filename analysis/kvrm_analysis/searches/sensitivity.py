@@ -26,10 +26,9 @@ from kvrm_analysis.searches.figures_of_merit import Figure, figure_named
 from kvrm_analysis.searches.search_space import Space, read_space
 from kvrm_analysis.studies.axes import Dimension
 from kvrm_analysis.studies.study import USUAL_MOST_CELLS, Study
-from kvrm_analysis.studies.study_file import StudyFile, needs_trace
+from kvrm_analysis.studies.study_file import StudyFile, needs_trace, own_table
 from kvrm_analysis.studies.sweep import Sweep
 from kvrm_sim.errors import ConfigError, InputError
-from kvrm_sim.tables import nearest
 
 SCHEMA = 1
 _KEYS = ("outputs", "points", "seed", "confidence", "resamples")
@@ -167,12 +166,7 @@ def salib(part: str) -> Any:
 
 def sensitivity_of(file: StudyFile) -> SensitivityStudy:
     """What a study asks for. Raises ConfigError that names the key, the value and what would be right."""
-    given = file.sections.get("sensitivity")
-    if not isinstance(given, Mapping):
-        raise ConfigError("sensitivity: missing: name the outputs, [sensitivity] outputs = ['itl_p99']", "sensitivity")
-    for key in given:
-        if key not in _KEYS:
-            raise ConfigError(f"sensitivity.{key}: unknown key{nearest(key, _KEYS)}", f"sensitivity.{key}", given[key])
+    given = own_table(file, "sensitivity", _KEYS, "name the outputs, [sensitivity] outputs = ['itl_p99']")
     outputs = given.get("outputs")
     if not isinstance(outputs, list) or not outputs or not all(isinstance(name, str) for name in outputs):
         raise ConfigError(f"sensitivity.outputs = {outputs!r}: should be a list of figures, e.g. ['itl_p99']")

@@ -18,9 +18,8 @@ from kvrm_analysis.searches.search_space import Space, read_space
 from kvrm_analysis.searches.slo import Goal, Slo, parse_goal, parse_slo
 from kvrm_analysis.studies.cell_keys import code_version
 from kvrm_analysis.studies.cell_rows import Row
-from kvrm_analysis.studies.study_file import StudyFile, needs_trace
+from kvrm_analysis.studies.study_file import StudyFile, needs_trace, own_table
 from kvrm_sim.errors import ConfigError, InputError
-from kvrm_sim.tables import nearest
 
 Sampler: TypeAlias = Literal["tpe", "nsga2", "random"]
 _KEYS = ("objective", "slo", "trials", "sampler", "seed", "batch", "windows", "allow_overload")
@@ -76,12 +75,7 @@ class TuneStudy:
 
 def tune_of(file: StudyFile) -> TuneStudy:
     """The search that a study describes. Raises ConfigError that names the key, the value and what would be right."""
-    given = file.sections.get("tune")
-    if not isinstance(given, Mapping):
-        raise ConfigError("tune: missing: say what to search for, [tune] objective = 'minimize FIGURE'", "tune")
-    for key in given:
-        if key not in _KEYS:
-            raise ConfigError(f"tune.{key}: unknown key{nearest(key, _KEYS)}", f"tune.{key}", given[key])
+    given = own_table(file, "tune", _KEYS, "say what to search for, [tune] objective = 'minimize FIGURE'")
     try:
         goals = tuple(parse_goal(text, "tune.objective") for text in _texts(given, "objective"))
         slo = parse_slo(_texts(given, "slo"), "tune.slo") if "slo" in given else None

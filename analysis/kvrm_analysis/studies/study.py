@@ -16,10 +16,9 @@ from typing import Any
 
 from kvrm_analysis.studies.axes import Axis, Sample, axis_entries, read_axis, read_sample
 from kvrm_analysis.studies.settings import checked, flattened
-from kvrm_analysis.studies.study_file import OF_OTHERS, StudyFile, needs_trace, read_study, study_of
+from kvrm_analysis.studies.study_file import OF_OTHERS, StudyFile, needs_trace, parsed_study
 from kvrm_sim.errors import ConfigError
 from kvrm_sim.plugin_registry import using
-from kvrm_sim.tables import prefixed
 
 #: More cells have to be asked for, with `max_cells`.
 USUAL_MOST_CELLS = 100_000
@@ -106,13 +105,7 @@ def load_study(source: str | Path | Mapping[str, Any]) -> Study:
     """A sweep from a TOML file, or from the same as nested values. Everything that can be known of it before any work
     is checked: keys, values, empty axes, the number of cells. Raises ConfigError.
     """
-    if isinstance(source, Mapping):
-        return sweep_of(study_of(source))
-    file = read_study(source)
-    try:
-        return sweep_of(file)
-    except ConfigError as error:
-        raise prefixed(error, str(source)) from None
+    return parsed_study(source, sweep_of)
 
 
 def sweep_of(file: StudyFile) -> Study:

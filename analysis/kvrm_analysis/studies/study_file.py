@@ -7,10 +7,10 @@ to its file.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from kvrm_analysis.engines.replicas import DEFAULT_HARDWARE, DEFAULT_MODEL
 from kvrm_analysis.studies.cells import DEFAULT_POLICY
@@ -20,6 +20,8 @@ from kvrm_sim.config import ReplicaConfig, load_hardware, load_model, load_polic
 from kvrm_sim.errors import ConfigError
 from kvrm_sim.plugin_registry import using
 from kvrm_sim.tables import nearest, parse_toml, prefixed, read_toml
+
+T = TypeVar("T")
 
 #: What every cell has, whether the study says it or not.
 DEFAULTS: Mapping[str, Any] = {
@@ -84,6 +86,30 @@ def read_study(path: str | Path) -> StudyFile:
         if any(words in error.message for words in ("Cannot mutate immutable namespace", "Cannot overwrite a value")):
             hint = '; a key below one that has a value is written in quotes: "policy.pager.block_size_tokens" = 32'
         raise prefixed(ConfigError(f"{error.message}{hint}", error.key, error.value), str(file)) from None
+
+
+def parsed_study(study: str | Path | Mapping[str, Any], parse: Callable[[StudyFile], T]) -> T:
+    """What a command reads of a study, from its file or the same as nested values. Raises ConfigError, which names the
+    file where there is one.
+    """
+    if isinstance(study, Mapping):
+        return parse(study_of(study))
+    file = read_study(study)
+    try:
+        return parse(file)
+    except ConfigError as error:
+        raise prefixed(error, str(study)) from None
+
+
+def own_table(file: StudyFile, name: str, keys: Sequence[str], hint: str) -> Mapping[str, Any]:
+    """A command's own table of a study. Raises ConfigError where it is missing, with the hint, or has an odd key."""
+    given = file.sections.get(name)
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"{name}: missing: {hint}", name)
+    for key in given:
+        if key not in keys:
+            raise ConfigError(f"{name}.{key}: unknown key{nearest(key, keys)}", f"{name}.{key}", given[key])
+    return given
 
 
 def study_of(
