@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
@@ -9,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kvrm
-from kvrm_traces import Trace, TraceError, inspect_trace, open_trace
+from kvrm_traces import Trace, TraceError, fit_trace, inspect_trace, open_trace
 from tests.traces.rows import column, rows_of
 
 TOML = """
@@ -72,14 +73,15 @@ def conversations(trace: Trace) -> dict[str, list[dict[str, Any]]]:
     return dict(found)
 
 
-@given(seed=st.integers(0, 99), piece=st.integers(1, 700), start=st.integers(0, 600), limit=st.integers(1, 900))
+@settings(max_examples=40)
+@given(seed=st.integers(0, 99), piece=st.integers(1, 700), start=st.integers(0, 200), limit=st.integers(1, 300))
 def test_rows_do_not_depend_on_how_they_are_read(
     generator: Path, seed: int, piece: int, start: int, limit: int
 ) -> None:
-    whole = rows_of(open_trace(generator, rows=900, seed=seed))
+    whole = rows_of(open_trace(generator, rows=300, seed=seed))
     assert rows_of(open_trace(generator, rows=limit, seed=seed), piece) == whole[:limit]
     begin_ns = whole[start]["arrival_ns"]
-    window = rows_of(open_trace(generator, rows=900, seed=seed).window(begin_ns / 1e9), piece)
+    window = rows_of(open_trace(generator, rows=300, seed=seed).window(begin_ns / 1e9), piece)
     later = [row for row in whole if row["arrival_ns"] >= round(begin_ns / 1e9 * 1e9)]
     assert [row["prefix_hashes"] for row in window] == [row["prefix_hashes"] for row in later]
     assert [row["session_id"] for row in window] == [row["session_id"] for row in later]
@@ -214,3 +216,44 @@ def test_a_closed_loop_finds_what_the_turn_before_was_asked(generator: Path) -> 
             assert found[number] == prompts[row["session_id"]] // 16 * 16
         prompts[row["session_id"]] = row["prompt_tokens"]
     assert len(prompts) < 150
+
+
+def test_fitting_conversations_finds_what_they_were_made_of(tmp_path: Path) -> None:
+    trace = open_trace("chat-sessions", rows=12_000, seed=3)
+    fit = fit_trace(trace, seed=1)
+    assert fit.conversations is not None
+    assert 3 < 12_000 / fit.conversations < 4
+    made = tomllib.loads(fit.toml)
+    assert made["sessions"]["answer_ms_per_token"] == 20
+    assert made["sessions"]["hash_block_tokens"] == 16
+    assert made["arrivals"]["rate_per_s"] == pytest.approx(0.7, rel=0.05)
+    assert made["prompt_tokens"]["tokens"][-1] <= 4096, "what a turn adds"
+    for name in ("output_tokens", "message_tokens", "think_ms"):
+        assert fit.distances[name].distance < 2 * fit.distances[name].chance, name
+    for name in ("prompt_tokens", "turns", "gaps"):
+        assert fit.distances[name].distance < 0.06, name
+    assert f"12000 in {fit.conversations} conversations" in fit.to_text()
+    (tmp_path / "like.toml").write_text(fit.toml)
+    again = open_trace(tmp_path / "like.toml", seed=2)
+    means = [column(one, "prompt_tokens").mean() for one in (again, trace)]
+    assert means[0] == pytest.approx(means[1], rel=0.05)
+
+
+def test_the_first_message_may_be_of_other_lengths(generator: Path, tmp_path: Path) -> None:
+    text = TOML.replace(
+        "[sessions.turns]", '[sessions.first_prompt_tokens]\ndistribution = "constant"\ntokens = 700\n[sessions.turns]'
+    )
+    (tmp_path / "first.toml").write_text(text)
+    talks, others = (conversations(open_trace(path, seed=4)) for path in (tmp_path / "first.toml", generator))
+    assert {talk[0]["prompt_tokens"] for talk in talks.values()} == {161 + 700}
+    for name, talk in talks.items():
+        if len(talk) > 1 and len(others.get(name, ())) > 1:
+            assert talk[1]["think_ms"] == others[name][1]["think_ms"], "all else is drawn as it was"
+
+
+def test_turns_that_hold_less_than_was_said_are_fitted_request_by_request(tmp_path: Path) -> None:
+    lines = [f"{at},{10 + at % 7},20,{at // 3}" for at in range(600)]
+    (tmp_path / "t.csv").write_text("\n".join(["arrival_s,prompt_tokens,output_tokens,session_id", *lines, ""]))
+    fit = fit_trace(open_trace(tmp_path / "t.csv"))
+    assert fit.conversations is None
+    assert "sessions" not in tomllib.loads(fit.toml)

@@ -40,7 +40,8 @@ Requests = npt.NDArray[np.void]
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Conversations:
     """What ``[sessions]`` states. A conversation ends with its last turn, or before a request with more than
-    ``most_context_tokens``, prompt and output; its first one is cut to that.
+    ``most_context_tokens``, prompt and output; its first one is cut to that. ``first_message``: of the first
+    turn, where its lengths are not those of the others.
     """
 
     turns: Lengths
@@ -49,6 +50,7 @@ class Conversations:
     most_context_tokens: int
     hash_block_tokens: int
     prefixes: tuple[Level, ...]
+    first_message: Lengths | None = None
 
     @property
     def longest_ns(self) -> float:
@@ -100,7 +102,7 @@ class ConversationStore:
 
     def _rng(self, what: str) -> np.random.Generator:
         """Each quantity has its own random stream."""
-        stream = ("arrivals", "messages", "answers", "turns", "thoughts", "paths", "texts").index(what)
+        stream = ("arrivals", "messages", "answers", "turns", "thoughts", "paths", "texts", "firsts").index(what)
         return np.random.Generator(np.random.PCG64(np.random.SeedSequence(self._seed, spawn_key=(stream,))))
 
     def _in_order(self) -> Iterator[Requests]:
@@ -119,7 +121,7 @@ class ConversationStore:
     def _blocks(self) -> Iterator[tuple[Requests, int]]:
         """Whole conversations, some thousand at once, and when the first one after them begins."""
         begins = Stream(from_first(self._arrivals, self._rng("arrivals")))
-        draws = {what: self._rng(what) for what in ("messages", "answers", "turns", "thoughts", "paths")}
+        draws = {what: self._rng(what) for what in ("messages", "answers", "turns", "thoughts", "paths", "firsts")}
         mean_turns = float(self._spec.turns.draw(np.random.default_rng(0), 1024).mean())
         count = max(1, min(4096, int(BLOCK_ROWS / mean_turns)))
         next_id, session = self._tree.ids, 0
@@ -141,6 +143,8 @@ class ConversationStore:
         message, answer = self._message.draw(draws["messages"], total), self._answer.draw(draws["answers"], total)
         think_ms = spec.think_ms.draw(draws["thoughts"], total)
         first = np.cumsum(turns) - turns
+        if spec.first_message is not None:
+            message[first] = spec.first_message.draw(draws["firsts"], turns.size)
         answer[first] = np.minimum(answer[first], spec.most_context_tokens - shared - 1)
         message[first] = np.minimum(message[first], spec.most_context_tokens - shared - answer[first])
         think_ms[first] = 0

@@ -119,6 +119,7 @@ def _sessions(keys: Keys) -> Conversations:
         most_context_tokens=keys.whole("most_context_tokens"),
         hash_block_tokens=keys.whole("hash_block_tokens"),
         prefixes=levels,
+        first_message=lengths_of(keys.table("first_prompt_tokens")) if keys.has("first_prompt_tokens") else None,
     )
     if (shared := sum(level.tokens.most for level in levels)) + 2 > spec.most_context_tokens:
         raise keys.wrong("most_context_tokens", f"must be {shared + 2} or more: shared prefixes have up to {shared}")
