@@ -10,6 +10,7 @@ from kvrm_traces.limits import OverLimit
 from kvrm_traces.reuse import PrefixReuse
 from kvrm_traces.schema import TraceInfo
 from kvrm_traces.sessions import SessionStats
+from kvrm_traces.steady import Stretch
 from kvrm_traces.tokens import TokenStats
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def _of_rows(report: TraceReport) -> Iterator[Fact]:
     yield from _of_gap(report)
     yield "rate over time", f"{_bars(report.rates_per_s)}  (peak {max(report.rates_per_s):.3g} requests/s)"
     if report.ramp is not None:
-        yield "ramp", f"{report.ramp.rate_per_s:.4g} requests/s in {report.ramp.option} s"
+        yield "ramp", ramp_words(report.ramp)
     yield "steady window", steady_words(report)
 
 
@@ -117,6 +118,11 @@ def _of_gap(report: TraceReport) -> Iterator[Fact]:
             f"{report.longest_gap.gap_s:.6g} s from {report.longest_gap.from_s:.6g} s on "
             f"({100 * share:.1f}% of the span)",
         )
+
+
+def ramp_words(ramp: Stretch) -> str:
+    """The quiet head of a trace."""
+    return f"{ramp.rate_per_s:.4g} requests/s in {ramp.option} s"
 
 
 def steady_words(report: TraceReport) -> str:
