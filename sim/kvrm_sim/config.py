@@ -112,13 +112,27 @@ class ReplicaConfig(Table):
             raise prefixed(error, source) from None
 
     def _paged_by_the_page(self) -> Policy:
-        page, entry = self.policy.pager.page_kib * 1024, self.rank_kv_bytes_per_token // (2 * self.model.layers)
+        pager, entry = self.policy.pager, self.rank_kv_bytes_per_token // (2 * self.model.layers)
+        page = pager.page_kib * 1024
         if entry < 1 or page < entry:
             raise ValueError(
-                f"pager.page_kib = {self.policy.pager.page_kib}: a page holds no token of one layer's keys, which are "
+                f"pager.page_kib = {pager.page_kib}: a page holds no token of one layer's keys, which are "
                 f"{entry} bytes each on one device"
             )
-        return self.policy.override({"pager.block_size_tokens": page // entry})
+        tokens = page // entry
+        if pager.block_size_tokens not in (type(pager).model_fields["block_size_tokens"].default, tokens):
+            raise ValueError(
+                f"policy {self.policy.name!r}: pager.block_size_tokens = {pager.block_size_tokens} has no effect with "
+                f'pager.mapping = "virtual": the block is a page, and with pager.page_kib = {pager.page_kib} one holds '
+                f"{tokens} tokens of model {self.model.name!r}; leave it out, or set pager.page_kib"
+            )
+        return self.policy.override({"pager.block_size_tokens": tokens})
+
+    def _given(self) -> dict[str, Any]:
+        values = super()._given()
+        if self.policy.pager.mapping == "virtual":
+            del values["policy"]["pager"]["block_size_tokens"]
+        return values
 
     @property
     def limit_tokens(self) -> int:
