@@ -93,7 +93,7 @@ class ReplicaView:
     def cached_prompt_tokens(self, request: RoutedRequest) -> int:
         """Tokens of its prompt that an admission now would find cached; 0 where nothing is shared."""
         r = self._replica
-        if request.num_ids == 0 or not r.parameters.record[0].sharing:
+        if request.num_ids == 0 or not r.parameters.shares:
             return 0
         prompt, count = request.prompt_tokens, request.num_ids
         return int(cached_tokens(r.parameters.record, r.keys, request.ids, request.ids_at, count, prompt))
