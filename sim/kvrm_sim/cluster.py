@@ -34,6 +34,7 @@ from kvrm_sim.routers import PREFIX_WEIGHT, ReplicaView, RoutedRequest, Router, 
 from kvrm_sim.run_output import RunOutput, Setup, Several
 from kvrm_sim.sinks import Target
 from kvrm_sim.totals import Totals
+from kvrm_sim.words import DEFAULT_ROUTER
 from kvrm_traces import Trace
 
 #: Each replica has its pool and its buffers in memory: some tens of megabytes.
@@ -185,7 +186,7 @@ def run_cluster(
     config: ReplicaConfig,
     *,
     replicas: int,
-    router: str = "round-robin",
+    router: str = DEFAULT_ROUTER,
     prefix_weight: float | None = None,
     out: Path | None = None,
     progress: Callable[[float], None] | None = None,
@@ -194,7 +195,7 @@ def run_cluster(
     keep: bool = True,
     chunk_rows: int | None = None,
 ) -> RunResult:
-    """Replay a trace on ``replicas`` equal replicas behind a router (``routers.ROUTERS``).
+    """Replay a trace on ``replicas`` equal replicas behind a router (``words.ROUTERS``).
 
     Every table has a column ``replica``, and the summary the object ``cluster``. ``chunk_rows``: arrivals read at a
     time, which no result depends on. Other options and errors: :func:`kvrm_sim.engine.run`; ConfigError for a router

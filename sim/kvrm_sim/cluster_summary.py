@@ -33,7 +33,8 @@ def summarize_several(
 ) -> dict[str, Any]:
     """The RUN object of several replicas, with ``cluster``: how they are ``described``, then a table of them.
 
-    ``kinds``: equal replicas by what they are for, in the order of their numbers in the records and of ``about.plans``.
+    ``kinds``: equal replicas by what they are for ("" where all do the same), in the order of their numbers in the
+    records and of ``about.plans``.
     ``totals``: of the whole, where they are not those of the replicas added up. ``warnings``: besides the usual ones.
     Raises InvariantError when requests are not conserved.
     """

@@ -16,7 +16,8 @@ from pydantic import Field, StrictBool, StrictFloat, StrictInt, model_validator
 from kvrm_sim.errors import ConfigError
 from kvrm_sim.hardware import Coefficient, HardwareProfile
 from kvrm_sim.model import ModelSpec
-from kvrm_sim.policy import Launch, Pager, Policy, Read, Reserve, Schedule, Transport
+from kvrm_sim.policy import Policy
+from kvrm_sim.policy_parts import Launch, Pager, Read, Reserve, Schedule, Transport
 from kvrm_sim.registry import (
     hardware_names,
     load_hardware,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
-from kvrm_sim import policy as words
+from kvrm_sim import words
 from kvrm_sim.config import OverLimit, ReplicaConfig
 from kvrm_sim.errors import ConfigError
 from kvrm_sim.memory import MemoryPlan

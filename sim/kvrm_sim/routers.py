@@ -224,17 +224,6 @@ _ROUTERS: dict[str, Callable[[], Router]] = {
     "session-sticky": SessionSticky,
 }
 
-#: Every router by name, with one line on what it does.
-ROUTERS: dict[str, str] = {
-    "round-robin": "each replica in turn, whatever its state (default)",
-    "least-loaded": "the fewest requests, waiting and running",
-    "least-tokens": "the fewest prompt tokens still to be computed; of equals the fewest requests",
-    "least-kv": "the fewest KV blocks, held and wanted by those who wait",
-    "prefix-aware": "blocks to be prefilled, less what is cached, weighed against blocks held "
-    "(a trace with prefix hashes, a policy that shares)",
-    "session-sticky": "where the session's first request went, and that to the least loaded (a trace with sessions)",
-}
-
 
 def router_parts(name: str) -> tuple[type[Part], ...]:
     """The user's part that a router's name stands for; none for one of ours."""

@@ -39,6 +39,7 @@ from kvrm_sim.run_output import RunOutput, Setup, Several
 from kvrm_sim.sinks import Target
 from kvrm_sim.split_records import Kept, Outputs, Transfers, merged_requests
 from kvrm_sim.split_summary import Side, summarize_split
+from kvrm_sim.words import DEFAULT_ROUTER
 from kvrm_traces import Trace
 
 #: Keys that say how prompts are computed: on a decode replica nothing reads them.
@@ -215,7 +216,7 @@ def run_split(
     *,
     prefill_replicas: int,
     decode_replicas: int,
-    router: str = "round-robin",
+    router: str = DEFAULT_ROUTER,
     prefix_weight: float | None = None,
     out: Path | None = None,
     progress: Callable[[float], None] | None = None,

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvrm_sim import policy as words
 from kvrm_sim import state as st
+from kvrm_sim import words
 from kvrm_sim.config import OverLimit
 from kvrm_sim.cost import time_step
 from kvrm_sim.derivation import UNLIMITED_TOKENS, code, largest_run_blocks, sharing_values

@@ -23,8 +23,8 @@ from kvrm_sim.feed import arrival_chunks
 from kvrm_sim.memory import plan_memory
 from kvrm_sim.replica import Replica
 from kvrm_sim.result import Collector, RunResult
-from kvrm_sim.routers import ROUTERS
 from kvrm_sim.sinks import Sinks
+from kvrm_sim.words import ROUTERS
 from kvrm_traces import Trace, open_trace
 from tests.sim.small_replays import Row, S, random_rows, tiny, trace_of
 

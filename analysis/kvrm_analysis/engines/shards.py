@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvrm_analysis.engines.engines import Engine, Lost
-from kvrm_analysis.engines.replicas import DEFAULT_ROUTER
 from kvrm_analysis.engines.shard_records import Spool, merge
 from kvrm_sim.cluster import Cluster, check_cluster
 from kvrm_sim.cluster_summary import Served, summarize_several
@@ -38,6 +37,7 @@ from kvrm_sim.plugins import Part
 from kvrm_sim.result import RunResult
 from kvrm_sim.routers import ReplicaView, RoundRobin, RoutedRequest, Router, make_router, router_parts
 from kvrm_sim.run_output import RunOutput, Setup, Several
+from kvrm_sim.words import DEFAULT_ROUTER
 from kvrm_traces import Trace
 from kvrm_traces.shared import in_memory
 
