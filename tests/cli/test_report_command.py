@@ -99,7 +99,7 @@ def test_what_cannot_be_written_or_read_is_refused_before_the_work(
     assert "START:END" in refused(capsys, "timeline", run, "--window", "9:3", "-o", tmp_path / "new")
     for command in ("report", "timeline"):
         assert "--trace" in refused(capsys, command, run, "--unit", "s", "-o", tmp_path / "new")
-    assert "distinct names" in refused(capsys, "report", run, run, "--name", "a", "--name", "a", "-o", tmp_path / "new")
+    assert "distinct names" in refused(capsys, "report", run, "--name", "a", "--name", "a", "-o", tmp_path / "new")
     assert (tmp_path / "there").read_text(encoding="utf-8") == "mine"
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
 
@@ -142,3 +142,33 @@ def test_force_of_plot_replaces_figures_of_ours_alone(
         assert f"{figure} is not a figure that kvrm wrote" in said
         assert figure.read_bytes() == foreign
         figure.write_bytes(drawn)
+
+
+@pytest.mark.parametrize("command", ["report", "plot"])
+def test_a_run_that_is_given_twice_is_refused(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    out = tmp_path / "out"
+    said = refused(capsys, command, run, run, "-o", out)
+    assert said == f"kvrm: {run} is given twice: name each run once\n"
+    again = run.parent / ".." / run.parent.name
+    assert refused(capsys, command, run, again, "-o", out) == (
+        f"kvrm: {again / run.name} is given twice, as {run} too: name each run once\n"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_command_makes_the_folders_above_what_it_writes_and_only_when_it_does(run: Path, tmp_path: Path) -> None:
+    commands = {
+        "page.html": ["report", run],
+        "trace.json.gz": ["timeline", run],
+        "figures": ["plot", run, "--kind", "time", "--format", "png"],
+        "trace.parquet": ["trace", "convert", "chat-burst", "--rows", "20"],
+        "run": ["replay", "chat-burst", "--rows", "20"],
+    }
+    for name, command in commands.items():
+        out = tmp_path / name.partition(".")[0] / "new" / name
+        assert run_command([*map(str, command), "--out", str(out)]) == 0
+        assert out.exists()
+    assert run_command(["report", str(tmp_path), "-o", str(tmp_path / "none" / "page.html")]) == 2
+    assert not (tmp_path / "none").exists()
