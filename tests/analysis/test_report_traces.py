@@ -149,13 +149,14 @@ def test_another_file_of_that_name_is_not_even_parsed(made: tuple[Path, Path], t
     assert "trace1-rate" in page.charts
 
 
-def test_a_trace_beyond_the_bound_is_opened_when_it_is_named(
-    made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("bound", "said"), [("MOST_BYTES", "are read only"), ("MOST_BLOCKS", "are looked at only")])
+def test_a_trace_beyond_a_bound_is_inspected_when_it_is_named(
+    bound: str, said: str, made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trace, run = made
-    monkeypatch.setattr(inspecting, "MOST_BYTES", 1000)
+    monkeypatch.setattr(inspecting, bound, 1000)
     page = page_of(run, tmp_path)
-    assert "are read only when the trace is named (--trace)" in page.notice
+    assert f"{said} when the trace is named (--trace)" in page.notice
     assert "trace1-reuse" not in page.charts
     assert "trace1-reuse" in page_of(run, tmp_path, trace=open_trace(trace)).charts
 
@@ -217,6 +218,12 @@ def test_a_file_read_with_options_says_which_are_missing(tmp_path: Path) -> None
     page = page_of(tmp_path / "run", tmp_path)
     assert "(--trace names it, with the options that read it)" in page.notice
     assert "trace1-rate" in page.charts
+
+
+def test_a_generator_of_too_many_requests_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspecting, "MOST_GENERATED", 50)
+    kvrm.replay(kvrm.open_trace("sharegpt-like", rows=60), "static", out=tmp_path / "run")
+    assert "more than 50 requests are generated again only" in page_of(tmp_path / "run", tmp_path).notice
 
 
 def test_requests_that_are_no_trace_are_said_to_be_none(made: tuple[Path, Path], tmp_path: Path) -> None:
