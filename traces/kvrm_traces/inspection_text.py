@@ -11,9 +11,13 @@ from kvrm_traces.reuse import PrefixReuse
 from kvrm_traces.schema import TraceInfo
 from kvrm_traces.sessions import SessionStats
 from kvrm_traces.tokens import TokenStats
+from kvrm_traces.turns import may_be_deltas
 
 if TYPE_CHECKING:
     from kvrm_traces.inspection import TraceReport
+
+#: With fewer follow-ups that repeat the conversation, turns are probably deltas: some are long behind short ones.
+_CUMULATIVE = 0.5
 
 _BARS = "▁▂▃▄▅▆▇█"
 
@@ -45,7 +49,7 @@ def report_text(report: TraceReport) -> str:
         _row("output", report.output_tokens),
     ]
     if report.sessions is not None:
-        lines += ["", *_session_lines(report.sessions)]
+        lines += ["", *_session_lines(report.sessions, info)]
     if report.hash_consistency is not None:
         lines += ["", *_hash_lines(report.hash_consistency)]
     if report.prefix_reuse is not None:
@@ -116,7 +120,7 @@ def _bars(values: tuple[float, ...]) -> str:
     return "".join(_BARS[min(int(value / peak * len(_BARS)), len(_BARS) - 1)] for value in values)
 
 
-def _session_lines(sessions: SessionStats) -> Iterator[str]:
+def _session_lines(sessions: SessionStats, info: TraceInfo) -> Iterator[str]:
     unknown = f", {sessions.unknown_parents} continue one that is not here" if sessions.unknown_parents else ""
     yield (
         f"sessions        {sessions.sessions} with {sessions.requests} requests, {sessions.follow_ups} of them "
@@ -131,6 +135,8 @@ def _session_lines(sessions: SessionStats) -> Iterator[str]:
         )
     if sessions.cumulative_share is not None:
         yield f"cumulative      {100 * sessions.cumulative_share:.1f}% of follow-ups repeat the whole conversation"
+        if sessions.cumulative_share < _CUMULATIVE and may_be_deltas(info):
+            yield "                its turns look like deltas, what each adds: --turns delta puts prompts together"
 
 
 def _hash_lines(hashes: HashConsistency) -> Iterator[str]:
