@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from kvrm_analysis.reading import columns
@@ -83,7 +81,7 @@ def _inspected(subject: Subject, at: int, document: dict[str, Any], trace: Trace
             if "--trace" not in instead:
                 instead += " (--trace names it, with the options that read it)"
     closed = document.get("run", {}).get("driver") == "closed-loop"
-    return _of_requests(at, run, limit, instead, by_arrival=closed)
+    return _of_requests(at, run, limit, instead, closed_loop=closed)
 
 
 def _too_much(run: NamedRun, document: dict[str, Any]) -> str | None:
@@ -118,18 +116,19 @@ def _too_many_blocks(run: NamedRun, trace: Trace) -> str | None:
     )
 
 
-def _of_requests(at: int, run: NamedRun, limit: int | None, instead: str, *, by_arrival: bool) -> Inspected:
-    """``by_arrival``: they were sent in another order than that of the trace."""
+def _of_requests(at: int, run: NamedRun, limit: int | None, instead: str, *, closed_loop: bool) -> Inspected:
     table = columns(run, "requests", ["row", *REQUIRED])
     if not table.num_rows:
         return Inspected(at, None, f"{instead}; and requests were not recorded")
-    if by_arrival:
-        table = table.sort_by([("arrival_ns", "ascending"), ("row", "ascending")])
-        table = table.set_column(table.column_names.index("row"), "row", pa.array(np.arange(table.num_rows)))
     told = run.summary["trace"]
     try:
         made = requests_trace(
-            table, name=str(told["name"]), source=run.name, sha256=str(told["sha256"]), where=f"run {run.name!r}"
+            table,
+            name=str(told["name"]),
+            source=run.name,
+            sha256=str(told["sha256"]),
+            where=f"run {run.name!r}",
+            closed_loop=closed_loop,
         )
         return Inspected(at, inspect_trace(made, limit_tokens=limit), instead)
     except InputError as error:
