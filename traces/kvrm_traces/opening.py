@@ -21,7 +21,8 @@ from kvrm_traces.source import SourceFile
 from kvrm_traces.stream import Stream
 from kvrm_traces.synth.arrivals import parse_arrivals
 from kvrm_traces.synth.builtin import BUILTINS, open_builtin, open_generator
-from kvrm_traces.synth.clients import is_clients, open_clients
+from kvrm_traces.synth.client_files import client_files
+from kvrm_traces.synth.clients import open_clients
 from kvrm_traces.trace import Trace
 from kvrm_traces.turns import TURNS, Turns
 
@@ -44,9 +45,9 @@ def open_trace(
     """Open a trace for replay.
 
     `source` is the name of a built-in trace (a key of BUILTINS), the name of a public data set that was fetched
-    (:mod:`kvrm_traces.datasets`), the folder of a run (its requests), a generator in a
-    TOML file, or the path of a file: CSV, JSONL or Parquet,
-    plain, gzip or zstd, or an archive of sessions. What was detected is in ``info.notes``. Our own Parquet opens by its
+    (:mod:`kvrm_traces.datasets`), the folder of a run (its requests), a generator in a TOML file, a folder of clients,
+    also in an archive (``ARCHIVE/FOLDER``), or the path of a file: CSV, JSONL or Parquet, plain, gzip or zstd, or an
+    archive of sessions. What was detected is in ``info.notes``. Our own Parquet opens by its
     metadata; any other file is read once.
 
     `format`: a key of ``readers.registry.FORMATS``; None detects it. `unit`: 's', 'ms', 'us', 'ns' or 'datetime',
@@ -73,9 +74,9 @@ def open_trace(
     if is_run(Path(source)):
         _nothing_of({**reading, "rows": rows}, f"{source}: is the folder of a run")
         return read_run(Path(source))
-    if is_clients(Path(source)):
+    if (clients := client_files(source)) is not None:
         _nothing_of(reading, f"{source}: is a folder of clients")
-        return open_clients(Path(source), rows=rows, seed=seed)
+        return open_clients(clients, rows=rows, seed=seed)
     file = _file(source)
     if not file.is_parquet and is_archive(file):
         reading |= {"format": None if format == FORMAT else format, "arrivals": None}
