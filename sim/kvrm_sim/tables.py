@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import difflib
 import itertools
+import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictFloat,
 from pydantic_core import ErrorDetails
 
 from kvrm_sim.errors import ConfigError
+from kvrm_sim.wording import wanted
 
 #: Integers and floats are strict: ``"16"``, ``16.0`` and ``true`` are not 16.
 #: What a block id, a count of tokens or of rows fits.
@@ -67,6 +69,18 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"{guess(word, words)} (known: {', '.join(words)})"
 
 
+def problem(error: ErrorDetails, annotation: Any, value: object) -> str:
+    """What would be right instead of ``value``: ``should be a whole number, 1 or more``; with the nearest word.
+
+    ``annotation``: the type of the key, with its bounds. A check of our own says what it says.
+    """
+    if error["type"] == "value_error":
+        return error["msg"].removeprefix("Value error, ")
+    words = re.findall(r"'([^']*)'", error["ctx"]["expected"]) if error["type"] == "literal_error" else []
+    hint = guess(value, words) if isinstance(value, str) else ""
+    return f"should be {wanted(annotation, value)}{hint}"
+
+
 class Table(BaseModel):
     """A frozen table of a configuration. Building one from wrong values raises ``ConfigError`` with the dotted key."""
 
@@ -79,7 +93,7 @@ class Table(BaseModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise self._named(error.errors()[0]) from None
+            raise self._named(error.errors()[0], values) from None
 
     @classmethod
     def key(cls, name: str) -> str:
@@ -87,7 +101,7 @@ class Table(BaseModel):
         return f"{cls.section}.{name}" if cls.section else name
 
     @classmethod
-    def _named(cls, error: ErrorDetails) -> ConfigError:
+    def _named(cls, error: ErrorDetails, values: Mapping[str, Any]) -> ConfigError:
         if not error["loc"]:  # raised by a check of the whole table, which names its keys itself
             return ConfigError(error["msg"].removeprefix("Value error, "))
         path = [str(part) for part in error["loc"]]
@@ -96,11 +110,28 @@ class Table(BaseModel):
             return ConfigError(f"{key}: unknown key{nearest(path[-1], cls._known(path[:-1]))}", key, value)
         if error["type"] == "missing":
             return ConfigError(f"{key}: missing, and it has no default", key)
-        problem = error["msg"].removeprefix("Value error, ").replace("Input should", "should")
-        hint = ""
-        if error["type"] == "literal_error" and isinstance(value, str):
-            hint = guess(value, error["ctx"]["expected"].replace(" or ", ", ").replace("'", "").split(", "))
-        return ConfigError(f"{key} = {value!r}: {problem}{hint}", key, value)
+        at, annotation = cls._field(path)
+        key = cls.key(".".join(path[:at]))
+        given: Any = values
+        for part in path[:at]:
+            given = given[part] if isinstance(given, Mapping) else getattr(given, part)
+        return ConfigError(f"{key} = {given!r}: {problem(error, annotation, given)}", key, given)
+
+    @classmethod
+    def _field(cls, path: Sequence[str]) -> tuple[int, Any]:
+        """How many of a path's parts lead to a field that is no table, and its type with its bounds. What follows in
+        the path is within its value: the place in a list, or which kind of value pydantic had tried.
+        """
+        model: type[BaseModel] = cls
+        for at, part in enumerate(path, 1):
+            field = model.model_fields[part]
+            kinds = (field.annotation, *get_args(field.annotation))
+            inner = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+            if not inner or at == len(path):
+                annotation: Any = field.annotation
+                return at, Annotated[annotation, *field.metadata] if field.metadata else annotation
+            model = inner[0]
+        raise AssertionError(f"{path} is no path")
 
     @classmethod
     def _known(cls, path: Sequence[str]) -> list[str]:
@@ -135,9 +166,13 @@ class Table(BaseModel):
         """The table as TOML; ``from_toml`` gives an equal table back."""
         return tomli_w.dumps(self.to_dict())
 
+    def _given(self) -> dict[str, Any]:
+        """The values that the table was made from: what follows from others is to be derived anew."""
+        return self.to_dict()
+
     def override(self, changes: Mapping[str, Any]) -> Self:
         """A new table with dotted keys replaced (``{"pager.block_size_tokens": 32}``), checked as a whole."""
-        values = self.to_dict()
+        values = self._given()
         for dotted, value in changes.items():
             set_dotted(values, dotted, value)
         return type(self).from_dict(values)

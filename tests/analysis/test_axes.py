@@ -40,7 +40,7 @@ def test_the_values_of_an_axis(key: str, spec: Any, values: tuple[Any, ...]) -> 
         ("policy", "static", "axes.policy = 'static': should be a list of values"),
         ("policy", {"range": [1, 2], "step": 1}, "axes.policy: its values are no numbers"),
         ("policy", ["static", "static"], "axes.policy: 'static' is in it twice"),
-        ("pool_blocks", ["many"], "axes.pool_blocks: pool_blocks = 'many': should be a valid integer"),
+        ("pool_blocks", ["many"], "axes.pool_blocks: pool_blocks = 'many': should be a whole number, 1 or more"),
         ("pool_blocks", [10, 1.5], "axes.pool_blocks: pool_blocks = 1.5"),
         ("pool_blocks", {"range": [1.5, 3], "step": 1}, "should be two whole numbers"),
         ("pool_blocks", {"range": [1, 3], "step": 0.5}, "axes.pool_blocks.step = 0.5: should be a whole number"),

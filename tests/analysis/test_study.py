@@ -63,7 +63,7 @@ def test_constraints_choose_cells(constraint: str, kept: list[tuple[Any, ...]]) 
     if kept:
         assert settings_of(study, "policy", "trace.speedup") == kept
     else:
-        with pytest.raises(ConfigError, match="none of 4 configurations satisfies"):
+        with pytest.raises(ConfigError, match="each of the 4 cells is excluded: 4 by"):
             load_study(study).cells()
 
 
@@ -71,7 +71,7 @@ def test_constraints_choose_cells(constraint: str, kept: list[tuple[Any, ...]]) 
     ("change", "said"),
     [
         ({"base": {"polcy": "static"}}, "base.polcy: unknown key; did you mean 'policy'?"),
-        ({"base": {"trace": "x", "pool_blocks": "3"}}, "base.pool_blocks = '3': should be a valid integer"),
+        ({"base": {"trace": "x", "pool_blocks": "3"}}, "base.pool_blocks = '3': should be a whole number, 1 or more"),
         ({"base": {}}, "base.trace: missing"),
         ({"axes": {}}, "axes: missing: nothing varies"),
         ({"axes": {"policy": {}}}, "axes.policy = {}: an axis needs at least one value"),
@@ -95,6 +95,65 @@ def test_a_wrong_study_is_refused(change: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load_study({"base": BASE, "axes": {"policy": ["static", "kv-rm"]}, **change})
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"axes": {"policy": ["static", "kvrm"]}}, "axes.policy = 'kvrm': unknown; did you mean 'kv-rm'?"),
+        ({"axes": {"model": ["llama-3-8"]}}, "axes.model = 'llama-3-8': unknown; did you mean 'llama-3-8b'?"),
+        ({"axes": {"hardware": ["a100"]}}, "axes.hardware = 'a100': unknown; did you mean 'a100-"),
+        ({"base": {"policy": "statik"}}, "base.policy = 'statik': unknown; did you mean 'static'?"),
+        ({"base": {"hardware": {"preset": "a100-40bg"}}}, "base.hardware = 'a100-40bg': unknown; did you mean 'a100-"),
+        ({"base": {"trace": "azure-conf-like"}}, "base.trace = 'azure-conf-like': unknown; did you mean 'azure-conv-"),
+        ({"base": {"trace": "days.csv"}}, "base.trace = 'days.csv': no such file: days.csv"),
+        ({"base": {"trace": "azure-2024-conv"}}, "kvrm trace fetch azure-2024-conv"),
+        ({"variants": [{"model": "x"}, {"model": "lama-3-8b"}]}, "variants, number 1: model = 'x': unknown (known: "),
+        ({"sample": {"method": "lhs", "points": 2, "axes": {"model": ["gpt-5"]}}}, "sample.axes.model = 'gpt-5': "),
+        ({"axes": {"router": ["round-robbin"], "cluster": [2]}}, "axes.router = 'round-robbin': "),
+        ({"axes": {"policy": ["mine.toml"]}}, "axes.policy = 'mine.toml': mine.toml: No such file"),
+    ],
+)  # fmt: skip
+def test_a_name_that_stands_for_nothing_is_refused_with_the_nearest(
+    change: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # no data set was fetched
+    with pytest.raises(ConfigError) as caught:
+        load_study({"axes": {"seed": [0]}, **change, "base": {**BASE, **change.get("base", {})}})
+    assert said in str(caught.value)
+    assert caught.value.key is not None
+
+
+def test_files_of_a_study_are_looked_up_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text('base = "kv-rm"\n[pager]\nblock_size_tokens = 0\n')
+    (tmp_path / "day.csv").touch()
+    study = tmp_path / "study.toml"
+    study.write_text('[base]\ntrace = "day.csv"\n[axes]\npolicy = ["static", "mine.toml"]\n')
+    with pytest.raises(ConfigError) as caught:
+        load_study(study)
+    assert str(caught.value) == (
+        f"{study}: axes.policy = 'mine.toml': {tmp_path / 'mine.toml'}: pager.block_size_tokens = 0: should be a whole "
+        "number, 1 or more"
+    )
+
+
+def test_each_constraint_counts_the_cells_that_it_excludes() -> None:
+    axes = {"policy": ["static", "kv-rm"], "trace.speedup": [1.0, 2.0, 3.0]}
+    rules = ["policy != 'static' or trace.speedup <= 1", "trace.speedup < 3", "seed < 10"]
+    cells, excluded = load_study({"base": BASE, "axes": axes, "constraints": rules, "repeats": 2}).chosen()
+    assert excluded == {rules[0]: 4, rules[1]: 2, rules[2]: 0}
+    assert len(cells) == 12 - 6
+
+
+def test_a_study_of_which_nothing_is_left_says_what_excludes_it() -> None:
+    rules = ["policy == 'static'", "trace.speedup > 3"]
+    study = load_study({"base": BASE, "axes": {"policy": ["static", "kv-rm"], "trace.speedup": [1.0, 2.0]},
+                        "constraints": rules})  # fmt: skip
+    with pytest.raises(ConfigError) as caught:
+        study.cells()
+    assert str(caught.value) == (
+        "constraints: each of the 4 cells is excluded: 2 by \"policy == 'static'\", 2 by 'trace.speedup > 3'"
+    )
 
 
 def test_a_comparison_that_cannot_be_told_names_the_values() -> None:

@@ -314,9 +314,16 @@ def test_a_cell_that_raises_anything_is_a_row(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_trace_that_is_none_is_refused_before_any_work(tmp_path: Path) -> None:
+    (tmp_path / "none.csv").write_text("words\nand no numbers\n")
     with pytest.raises(TraceError, match=r"none\.csv"):
         swept({"axes": {"trace": ["chat-burst", str(tmp_path / "none.csv")]}}, SerialEngine(), tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_cell_whose_known_names_do_not_go_together_is_a_row() -> None:
+    """llama-3-8b has no third of its heads: the study is right, one of its cells is not."""
+    done = swept({"base": BASE, "axes": {"tensor_parallel": [1, 3]}}, SerialEngine())
+    assert done.statuses == {"done": 1, "refused": 1}
 
 
 def test_folders_that_no_sweep_wrote_are_left_alone(tmp_path: Path) -> None:

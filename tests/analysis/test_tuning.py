@@ -318,3 +318,13 @@ def test_a_study_says_what_it_is_by_its_fingerprint() -> None:
     assert dataclasses.replace(study, seed=1).fingerprint != study.fingerprint
     other = {**STUDY, "axes": {**STUDY["axes"], "policy.schedule.slots": {"log_range": [8, 64]}}}
     assert tune_of(study_of(other)).fingerprint != study.fingerprint
+
+
+def test_trials_that_a_constraint_excludes_are_counted_and_all_of_them_are_an_error(example: dict[str, Any]) -> None:
+    rules = ["policy.pager.block_size_tokens > 8", "policy.schedule.order == 'fcfs'"]
+    found = kvrm.tune({**STUDY, "constraints": rules}, engine=MadeUp(example))
+    assert all(count > 0 for count in found.excluded.values())
+    assert found.to_dict()["excluded"] == sum(found.excluded.values()) < len(found.trials)
+    assert f"{found.excluded[rules[0]]} trials excluded by the constraint {rules[0]}" in found.to_text()
+    with pytest.raises(ConfigError, match="constraints: each of the 24 trials is excluded: 24 by 'seed > 0'"):
+        kvrm.tune({**STUDY, "constraints": ["seed > 0"]}, engine=MadeUp(example))

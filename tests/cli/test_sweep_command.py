@@ -64,7 +64,8 @@ def test_a_dry_run_prints_cells_and_an_estimate_and_writes_nothing(
     assert code == 0, err
     assert lines[0].split() == ["cell", "policy", "hardware.memory_bytes", "status"]
     assert lines[3].split() == ["2", "static", "2e+10", "does_not_fit"]
-    assert lines[-2] == "4 cells: 3 to run, 1 do not fit"
+    assert lines[-3] == "4 cells: 3 to run, 1 do not fit"
+    assert lines[-2].startswith("  cell 2 not fitting: model 'llama-3-8b' with policy 'static' does not fit")
     assert lines[-1].startswith("estimate: about ")
     assert "on 2 workers" in lines[-1]
     assert list(study.parent.iterdir()) == [study]
@@ -82,7 +83,7 @@ def test_a_dry_run_of_what_has_run_says_so(study: Path) -> None:
     ("wrong", "said"),
     [
         ('polcy = ["static"]', "axes.polcy: unknown key; did you mean 'policy'?"),
-        ('pool_blocks = ["many"]', "axes.pool_blocks: pool_blocks = 'many': should be a valid integer"),
+        ('pool_blocks = ["many"]', "axes.pool_blocks: pool_blocks = 'many': should be a whole number, 1 or more"),
         ("pool_blocks = []", "axes.pool_blocks = []: an axis needs at least one value"),
         (
             "pool_blocks = { range = [1, 1_000_000], step = 1 }\nseed = { range = [0, 999_999], step = 1 }",
@@ -100,6 +101,40 @@ def test_a_wrong_study_is_refused_before_any_work(
         assert (code, lines) == (2, [])
         assert err.startswith(f"kvrm: a.toml: {said}")
         assert len(err.splitlines()) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["a.toml"]
+
+
+def test_a_dry_run_says_how_many_cells_each_constraint_excludes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rules = ["policy != 'static'", "hardware.memory_bytes > 1e9"]
+    Path("small.toml").write_text(f"constraints = {rules}\n{STUDY}")
+    code, lines, err = here(capsys, "small.toml", "--dry-run", "--workers", "2")
+    assert code == 0, err
+    assert lines[-4:-1] == [
+        "2 cells (2 more are excluded by constraints): 2 to run",
+        "  2 cells excluded by the constraint policy != 'static'",
+        "  0 cells excluded by the constraint hardware.memory_bytes > 1e9",
+    ]
+    assert kvrm.sweep_dry_run("small.toml").to_dict()["dry_run"]["constraints"] == [
+        {"constraint": rules[0], "excluded": 2},
+        {"constraint": rules[1], "excluded": 0},
+    ]
+
+
+@pytest.mark.parametrize("verb", [["sweep"], ["sweep", "--dry-run"], ["tune"], ["sensitivity"]])
+def test_a_name_that_stands_for_nothing_is_refused_before_any_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verb: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tables = "[tune]\nobjective = 'minimize itl_p99'\n[sensitivity]\noutputs = ['itl_p99']\n"
+    Path("a.toml").write_text(f"[base]\ntrace = 'chat-burst'\n[axes]\npolicy = ['kv-rm', 'statik']\n{tables}")
+    code = run_command([*verb, "a.toml"])
+    out, err = capsys.readouterr()
+    assert (code, out) == (2, "")
+    assert err.startswith("kvrm: a.toml: axes.policy = 'statik': unknown; did you mean 'static'?")
+    assert len(err.splitlines()) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["a.toml"]
 
 

@@ -92,17 +92,20 @@ def test_configurations_are_frozen() -> None:
     [
         ({"policy.pager.block_size": 16}, "pager.block_size: unknown key; did you mean 'block_size_tokens'?"),
         ({"polcy": 1}, "polcy: unknown key; did you mean 'policy'?"),
-        ({"policy.pager.block_size_tokens": 0}, "pager.block_size_tokens = 0: should be greater than or equal to 1"),
-        ({"policy.pager.block_size_tokens": 16.0}, "pager.block_size_tokens = 16.0: should be a valid integer"),
+        ({"policy.pager.block_size_tokens": 0}, "pager.block_size_tokens = 0: should be a whole number, 1 or more"),
+        (
+            {"policy.pager.block_size_tokens": 16.0},
+            "pager.block_size_tokens = 16.0: should be a whole number, 1 or more",
+        ),
         ({"policy.launch.mode": "graf"}, "launch.mode = 'graf': should be 'eager' or 'graph'; did you mean 'graph'?"),
         ({"policy.launch.batch_sizes": "vlm"}, "did you mean 'vllm'?"),
         ({"policy.launch.batch_sizes": [4, 2]}, "launch.batch_sizes = [4, 2]: entries should ascend strictly"),
         ({"policy.launch.batch_sizes": []}, "should be a list of at least one whole number"),
         ({"policy.launch.batch_sizes": [True]}, "each entry should be a whole number"),
         ({"policy.schedule.slots": 0}, 'schedule.slots = 0: should be a whole number, 1 or more, or "auto"'),
-        ({"policy.schedule.watermark": 1.0}, "schedule.watermark = 1.0: should be less than 1"),
+        ({"policy.schedule.watermark": 1.0}, "schedule.watermark = 1.0: should be a number, at least 0 and below 1"),
         ({"policy.pager.placement": None}, "pager.placement: missing"),
-        ({"memory_utilisation": 1.1}, "memory_utilisation = 1.1: should be less than or equal to 1"),
+        ({"memory_utilisation": 1.1}, "memory_utilisation = 1.1: should be a number above 0 and at most 1"),
         ({"over_limit": "drop"}, "over_limit = 'drop': should be 'reject', 'truncate' or 'error'"),
         ({"window_s": float("nan")}, "window_s = nan"),
         ({"max_context_tokens": 8193}, "max_context_tokens = 8193 is above the limit of model 'llama-3-8b', 8192"),
@@ -111,14 +114,17 @@ def test_configurations_are_frozen() -> None:
         ({"seed.a": 1}, "seed.a: 'seed' is a value, not a table"),
         (
             {"policy.speculation": {"draft_tokens": 3, "acceptance": 0.5, "draft_ms": 1e13}},
-            "less than or equal to 1000000",
+            "draft_ms = 10000000000000.0: should be a number from 0 to 1,000,000",
         ),
-        ({"policy.speculation": {"draft_tokens": 10**20, "acceptance": 0.5}}, "less than or equal to 2147483647"),
+        ({"policy.speculation": {"draft_tokens": 10**20, "acceptance": 0.5}}, "a whole number from 1 to 2,147,483,647"),
         (
             {"policy.pager.compaction": "threshold", "policy.pager.compaction_max_moves": 10**20},
-            "less than or equal to 2147483647",
+            "a whole number from 1 to 2,147,483,647",
         ),
-        ({"policy.schedule.preempt": "swap", "policy.host": {"memory_gib": 1e300}}, "less than or equal to 16384"),
+        (
+            {"policy.schedule.preempt": "swap", "policy.host": {"memory_gib": 1e300}},
+            "a number above 0 and at most 16,384",
+        ),
     ],
 )
 def test_a_wrong_value_names_its_key_and_what_would_be_right(changes: dict[str, object], message: str) -> None:
@@ -176,6 +182,34 @@ def test_a_combination_is_refused_with_its_reason(policy: str, changes: dict[str
     message = refused(policy, changes)
     assert reason in message
     assert f"policy {policy!r}" in message
+
+
+def test_a_block_that_its_mapping_decides_is_refused_unless_it_is_that_one() -> None:
+    """A page of 64 KiB holds 32 tokens of a layer's keys of this model on one device, 64 of them on each of two."""
+    made = ReplicaConfig.from_names("vmm", "llama-3-8b", "a100-80gb-sxm")
+    assert made.policy.pager.block_size_tokens == 32
+    with pytest.raises(ConfigError) as caught:
+        made.override({"policy.pager.block_size_tokens": 48})
+    message = str(caught.value)
+    assert "pager.block_size_tokens = 48 has no effect" in message
+    assert "with pager.page_kib = 64 one holds 32 tokens of model 'llama-3-8b'" in message
+    with pytest.raises(ConfigError, match="block_size_tokens = 32 has no effect"):
+        ReplicaConfig(
+            policy=load_policy("vmm").override({"pager.block_size_tokens": 32}),
+            model=made.model,
+            hardware=made.hardware,
+            tensor_parallel=2,
+        )
+    assert made.override({"policy.pager.block_size_tokens": 32}) == made, "what follows anyway may be written down"
+
+
+@pytest.mark.parametrize(
+    ("changes", "tokens"), [({"policy.pager.page_kib": 2048}, 1024), ({"tensor_parallel": 2}, 64), ({"seed": 3}, 32)]
+)
+def test_a_block_of_mapped_pages_follows_what_changes(changes: dict[str, object], tokens: int) -> None:
+    made = ReplicaConfig.from_names("vmm", "llama-3-8b", "a100-80gb-sxm").override(changes)
+    assert made.policy.pager.block_size_tokens == tokens
+    assert ReplicaConfig.from_toml(made.to_toml()) == made
 
 
 @pytest.mark.parametrize(

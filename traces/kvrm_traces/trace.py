@@ -215,10 +215,9 @@ class Trace:
         """The trace with another column of that name; once it is made, `told` has what was done and what it came to."""
         beside = spooled_columns(column, schema_of((name,)))
         words, note = told()
-        # Other columns are another trace: a run of one is not a run of the other.
         info = dataclasses.replace(
             self._base,
-            sha256=hashlib.sha256(f"{self._base.sha256} {words}".encode()).hexdigest(),
+            sha256=changed_sha256(self._base.sha256, words),
             columns=tuple(schema_of((*self._base.columns, name)).names),
             notes=(*self._base.notes, f"{words}: {note}"),
             done=(*self._base.done, words),
@@ -238,9 +237,7 @@ class Trace:
         spread = Trace(store, self._base)
         done = "ties spread" if what == "spread_ties" else "jitter"
         note = f"{done} within {within_ns / 1e9:g} s, seed {seed}"
-        # Other arrivals are another trace: a run of one is not a run of the other.
-        sha256 = hashlib.sha256(f"{self._base.sha256} {note}".encode()).hexdigest()
-        base = dataclasses.replace(self._base, sha256=sha256)
+        base = dataclasses.replace(self._base, sha256=changed_sha256(self._base.sha256, note))
         return Trace(store, _told(base, note, spread.batches(columns=("arrival_ns",))))
 
     def _with(self, **changes: object) -> Trace:
@@ -315,6 +312,13 @@ class Trace:
             arrival_ns = np.rint(arrival_ns * stretch / speedup).astype(np.int64)
         at = batch.schema.get_field_index("arrival_ns")
         return batch.set_column(at, SCHEMA.field("arrival_ns"), int64_column(arrival_ns))
+
+
+def changed_sha256(sha256: str, *done: str) -> str:
+    """Of a trace to which this was done, in this order: other rows are another trace, and its runs not comparable."""
+    for words in done:
+        sha256 = hashlib.sha256(f"{sha256} {words}".encode()).hexdigest()
+    return sha256
 
 
 def _told(info: TraceInfo, what: str, arrivals: Iterator[pa.RecordBatch]) -> TraceInfo:

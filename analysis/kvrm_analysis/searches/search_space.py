@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvrm_analysis.studies.axes import Axis, Dimension, axis_entries, read_dimension
+from kvrm_analysis.studies.names import check_names
 from kvrm_analysis.studies.study_file import StudyFile
 from kvrm_sim.errors import ConfigError
 from kvrm_sim.plugin_registry import using
@@ -76,7 +77,10 @@ def read_space(file: StudyFile, command: str) -> Space:
         for where, axes in (("axes", given.get("axes", {})), ("sample.axes", dict(sample).get("axes", {}))):
             if not isinstance(axes, Mapping):
                 raise ConfigError(f"{where} = {axes!r}: should be a table of axes, [{where}]", where, axes)
-            found += [read_dimension(name, value, where) for name, value in axis_entries(axes).items()]
+            read = [read_dimension(name, value, where) for name, value in axis_entries(axes).items()]
+            for of in read:
+                check_names(f"{where}.", of, file.folder)
+            found += read
     keys = [of.key for of in found]
     for key in keys:
         if keys.count(key) > 1:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +11,9 @@ from kvrm_analysis.searches.basis import Basis
 from kvrm_analysis.searches.figures_of_merit import Figure
 from kvrm_analysis.searches.slo import Term
 from kvrm_analysis.searches.tune_study import TuneStudy
-from kvrm_analysis.searches.tuning import Search, Tried
+from kvrm_analysis.searches.tuning import EXCLUDED, Search, Tried
 from kvrm_analysis.studies.cell_rows import Row
+from kvrm_sim.errors import ConfigError
 
 SCHEMA = 1
 
@@ -48,6 +48,13 @@ class Tuned:
         return sum(trial.requests for trial in self.trials)
 
     @property
+    def excluded(self) -> dict[str, int]:
+        """How many trials each constraint kept out: they cost nothing, and found nothing."""
+        errors = [trial.row["error"] or "" for trial in self.trials]
+        found = {constraint.text: EXCLUDED + constraint.text for constraint in self.study.file.constraints}
+        return {text: errors.count(error) for text, error in found.items()}
+
+    @property
     def basis(self) -> Basis | None:
         """Of the trials on the whole trace."""
         rows = [trial.row for trial in self.trials if not trial.given_up]
@@ -66,6 +73,7 @@ class Tuned:
             "trials": len(self.trials),
             "given_up": sum(trial.given_up for trial in self.trials),
             "feasible": sum(trial.feasible for trial in self.trials),
+            "excluded": sum(self.excluded.values()),
             "requests_simulated": self.requests,
             "calibrated": None if self.basis is None else self.basis.calibrated,
             "best": None if self.best is None else _trial(self.best),
@@ -94,6 +102,7 @@ class Tuned:
             f"{study.file.name}: {asked}",
             f"{len(self.trials)} trials by {study.sampler}, {feasible} feasible, {given_up} given up early; "
             f"{self.requests:,} requests simulated",
+            *(f"{count} trials excluded by the constraint {text}" for text, count in self.excluded.items() if count),
             *([] if self.basis is None else [str(self.basis)]),
         ]
         if not feasible:
@@ -154,8 +163,11 @@ def _binding(study: TuneStudy, best: Tried | None) -> Term | None:
 
 
 def answered(study: TuneStudy, search: Search) -> Tuned:
-    """The answer of a search that has run; the neighbours of its best cell are run for it."""
+    """The answer of a search that has run; the neighbours of its best cell are run for it. Raises ConfigError where the
+    constraints left no trial.
+    """
     trials = search.trials
+    _refuse_all_excluded(study, trials)
     feasible = [trial for trial in trials if trial.feasible]
     best = None
     if feasible and len(study.goals) == 1:
@@ -175,6 +187,13 @@ def answered(study: TuneStudy, search: Search) -> Tuned:
             for (key, change), row in zip(kept, rows, strict=True)
         )
     return Tuned(study, tuple(trials), best, neighbours, _front(study, trials, best))
+
+
+def _refuse_all_excluded(study: TuneStudy, trials: Sequence[Tried]) -> None:
+    excluded = Tuned(study, tuple(trials), None, (), ()).excluded
+    if trials and sum(excluded.values()) == len(trials):
+        by = ", ".join(f"{count:,} by {text!r}" for text, count in excluded.items())
+        raise ConfigError(f"constraints: each of the {len(trials):,} trials is excluded: {by}", "constraints")
 
 
 def _front(study: TuneStudy, trials: Sequence[Tried], best: Tried | None) -> tuple[Tried, ...]:
@@ -229,15 +248,3 @@ def _settings(settings: Mapping[str, Any]) -> str:
 
 def _value(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def write_answer(tuned: Tuned, folder: Path) -> Path:
-    """study.toml, trials.csv, summary.json and the figure tune.png and .svg into the folder; returns the figure."""
-    import pandas as pd
-
-    from kvrm_analysis.searches.tune_figure import tune_figure
-
-    (folder / "study.toml").write_text(tuned.study.file.text, encoding="utf-8")
-    pd.DataFrame(tuned.to_rows()).to_csv(folder / "trials.csv", index=False, lineterminator="\n")
-    (folder / "summary.json").write_text(json.dumps(tuned.to_dict(), indent=2) + "\n", encoding="utf-8")
-    return tune_figure(tuned, folder / "tune.png")

@@ -41,6 +41,8 @@ MARGIN = 0.2
 #: Trials that have seen the whole trace before others are given up for being worse.
 FIRST = 8
 
+#: What the error of a trial begins with that a constraint keeps out; the constraint follows.
+EXCLUDED = "constraints: excluded by "
 #: Trials in a generation of NSGA-II.
 POPULATION = 16
 
@@ -163,8 +165,8 @@ class Search:
         """Windows first, then the whole trace for those that were not given up. A cell that is known is not run."""
         found = [_Outcome(settings) for settings in chosen]
         for outcome in found:
-            if not self._study.file.allows(outcome.settings):
-                outcome.row = failed_row("refused", "constraints: this cell is not in the study")
+            if (missed := self._study.file.missed(outcome.settings)) is not None:
+                outcome.row = failed_row("refused", EXCLUDED + missed.text)
             elif (known := self._known.get(self._name(outcome.settings))) is not None:
                 outcome.row = known
         live = [outcome for outcome in found if outcome.row is None]

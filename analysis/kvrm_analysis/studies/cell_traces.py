@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from kvrm_analysis.studies.names import located_trace
 from kvrm_analysis.studies.settings import TraceOptions
 from kvrm_sim.errors import ConfigError
 from kvrm_traces import BUILTINS, Trace, open_trace
@@ -31,11 +32,12 @@ def reading_of(options: TraceOptions, seed: int, folder: Path | None = None) -> 
     """
     reading = {name: getattr(options, name) for name in (*_READING, *_HASHES)}
     source = options.source
-    builtin = source in BUILTINS
-    if not builtin and folder is not None and not Path(source).is_absolute():
-        source = str(folder / source)
-    drawn = builtin or options.arrivals is not None
-    return {"source": source, **reading, "seed": (seed if options.seed is None else options.seed) if drawn else 0}
+    drawn = source in BUILTINS or options.arrivals is not None
+    return {
+        "source": located_trace(source, folder),
+        **reading,
+        "seed": (seed if options.seed is None else options.seed) if drawn else 0,
+    }
 
 
 def shape_is_drawn(options: TraceOptions) -> bool:

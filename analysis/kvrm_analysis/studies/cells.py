@@ -29,6 +29,7 @@ from kvrm_analysis.engines.replicas import (
 )
 from kvrm_analysis.studies.cell_rows import Row, failed_row, row_of
 from kvrm_analysis.studies.cell_traces import CellTraces
+from kvrm_analysis.studies.names import located
 from kvrm_analysis.studies.settings import RunSettings, Settings, TraceOptions, checked
 from kvrm_sim.config import ReplicaConfig, load_hardware, load_model, load_policy
 from kvrm_sim.errors import ConfigError, DoesNotFitError, InputError, KvrmError
@@ -123,8 +124,7 @@ class Cells:
         name, changes = settings.get(section) or default, _section(settings, section)
         known = json.dumps([section, name, changes], sort_keys=True)
         if known not in self._built:
-            file = name.endswith(".toml") or "/" in name or "\\" in name
-            loaded = load(self._path(name) if file else name)
+            loaded = load(located(name, self.folder))
             if len(self._built) >= _MOST_REMEMBERED:
                 self._built.clear()
             self._built[known] = _with(loaded, section, changes) if changes else loaded

@@ -25,8 +25,8 @@ from pydantic import BaseModel, Field, StrictBool, StrictFloat, StrictInt, Stric
 from kvrm_sim.config import HardwareProfile, ModelSpec, Policy, ReplicaConfig
 from kvrm_sim.errors import ConfigError
 from kvrm_sim.hardware import Coefficient
-from kvrm_sim.policy import PrefillMode
-from kvrm_sim.tables import PositiveFloat, PositiveInt, Table, guess
+from kvrm_sim.tables import PositiveFloat, PositiveInt, Table, guess, problem
+from kvrm_sim.words import PrefillMode
 
 #: Dotted keys to plain values (numbers, words, lists, tables); None: the key is unset, so that its default holds.
 Settings: TypeAlias = Mapping[str, Any]
@@ -108,6 +108,8 @@ class Key:
     """One key: how its values are checked, and whether numbers between two of them are values too."""
 
     name: str
+    #: Its type, with the bounds of its values.
+    type: Any
     adapter: TypeAdapter[Any]
     #: "int", "float", or None where the key takes no number.
     number: Literal["int", "float"] | None
@@ -117,8 +119,8 @@ class Key:
         try:
             found = self.adapter.validate_python(value)
         except ValidationError as error:
-            problem = error.errors()[0]["msg"].removeprefix("Value error, ").replace("Input should", "should")
-            raise ConfigError(f"{self.name} = {value!r}: {problem}", self.name, value) from None
+            said = problem(error.errors()[0], self.type, value)
+            raise ConfigError(f"{self.name} = {value!r}: {said}", self.name, value) from None
         return self.adapter.dump_python(found, mode="json", exclude_none=True)
 
 
@@ -128,7 +130,7 @@ def known_keys() -> Mapping[str, Key]:
     found: dict[str, Key] = {}
     for section, table in _SECTIONS.items():
         if section != "trace":
-            found[section] = Key(section, TypeAdapter(_Name), None)
+            found[section] = Key(section, _Name, TypeAdapter(_Name), None)
         for name, annotation in _fields(table, section):
             found[name] = _key(name, annotation)
     for table in (ReplicaConfig, RunSettings):
@@ -161,9 +163,10 @@ def _inner(annotation: Any) -> Any:
 def _key(name: str, annotation: Any) -> Key:
     if _inner(annotation) is Coefficient:
         # By its number; in a table with its source. A number that somebody states is assumed.
-        return Key(name, TypeAdapter(PositiveFloat | Coefficient), "float")
+        annotation = PositiveFloat | Coefficient
+        return Key(name, annotation, TypeAdapter(annotation), "float")
     adapter: TypeAdapter[Any] = TypeAdapter(annotation)
-    return Key(name, adapter, _number(adapter))
+    return Key(name, annotation, adapter, _number(adapter))
 
 
 def _number(adapter: TypeAdapter[Any]) -> Literal["int", "float"] | None:

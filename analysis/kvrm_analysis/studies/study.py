@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kvrm_analysis.studies.axes import Axis, Sample, axis_entries, read_axis, read_sample
+from kvrm_analysis.studies.names import check_name, check_names
 from kvrm_analysis.studies.settings import checked, flattened
 from kvrm_analysis.studies.study_file import OF_OTHERS, StudyFile, needs_trace, parsed_study
 from kvrm_sim.errors import ConfigError
@@ -75,14 +76,27 @@ class Study:
 
     def cells(self) -> list[Cell]:
         """Every cell that satisfies the constraints. Raises ConfigError when none does, or one cannot be told."""
+        return self.chosen()[0]
+
+    def chosen(self) -> tuple[list[Cell], dict[str, int]]:
+        """Every cell that satisfies the constraints, and how many each constraint excludes (a cell is counted by the
+        first that it misses). Raises ConfigError when no cell is left, or a constraint cannot be told.
+        """
+        kept: list[dict[str, Any]] = []
+        excluded = {constraint.text: 0 for constraint in self.file.constraints}
         with using([self.file.path(name) for name in self.file.plugins]):
-            kept = [settings for settings in self._configurations() if self.file.allows(settings)]
+            for settings in self._configurations():
+                missed = self.file.missed(settings)
+                if missed is None:
+                    kept.append(settings)
+                else:
+                    excluded[missed.text] += self.repeats
         if not kept:
-            raise ConfigError(
-                f"constraints: none of {self.configurations:,} configurations satisfies all of "
-                f"{[constraint.text for constraint in self.file.constraints]}",
-                "constraints",
-            )
+            by = ", ".join(f"{count:,} by {text!r}" for text, count in excluded.items())
+            raise ConfigError(f"constraints: each of the {self.size:,} cells is excluded: {by}", "constraints")
+        return self._cells(kept), excluded
+
+    def _cells(self, kept: Sequence[dict[str, Any]]) -> list[Cell]:
         found: list[Cell] = []
         for number, settings in enumerate(kept):
             for repeat in range(self.repeats):
@@ -127,8 +141,21 @@ def sweep_of(file: StudyFile) -> Study:
             confidence=_confidence(given.get("confidence", 0.95)),
             max_cells=_count(given, "max_cells", USUAL_MOST_CELLS, MOST_CELLS),
         )
+        _check_names(study)
     _check(study)
     return study
+
+
+def _check_names(study: Study) -> None:
+    """Raise ConfigError where an axis, a variant or the sample names what there is not."""
+    folder = study.file.folder
+    for axis in study.axes:
+        check_names("axes.", axis, folder)
+    for at, variant in enumerate(study.variants, 1):
+        for key, value in variant.items():
+            check_name(f"variants, number {at}: ", key, value, folder)
+    for of in study.sample.dimensions if study.sample is not None else ():
+        check_names("sample.axes.", of, folder)
 
 
 def _check(study: Study) -> None:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from kvrm_analysis.engines.replicas import DEFAULT_HARDWARE, DEFAULT_MODEL
 from kvrm_analysis.studies.cells import DEFAULT_POLICY
 from kvrm_analysis.studies.constraints import Constraint
+from kvrm_analysis.studies.names import check_name, located
 from kvrm_analysis.studies.settings import RunSettings, TraceOptions, checked, checked_key, flattened
 from kvrm_sim.config import ReplicaConfig, load_hardware, load_model, load_policy
 from kvrm_sim.errors import ConfigError
@@ -55,7 +56,14 @@ class StudyFile:
 
     def allows(self, settings: Mapping[str, Any]) -> bool:
         """Whether settings satisfy every constraint. Raises ConfigError where one cannot be told."""
-        return all(constraint.holds(lambda key: self.value_of(settings, key)) for constraint in self.constraints)
+        return self.missed(settings) is None
+
+    def missed(self, settings: Mapping[str, Any]) -> Constraint | None:
+        """The first constraint that settings do not satisfy. Raises ConfigError where one cannot be told."""
+        for constraint in self.constraints:
+            if not constraint.holds(lambda key: self.value_of(settings, key)):
+                return constraint
+        return None
 
     def value_of(self, settings: Mapping[str, Any], key: str) -> Any:
         """What a key is in a cell: what is set, or what its preset says, or its default."""
@@ -65,7 +73,7 @@ class StudyFile:
         loaders = {"policy": load_policy, "model": load_model, "hardware": load_hardware}
         if section in loaders and rest:
             name = str(settings[section])
-            found: Any = loaders[section](self.path(name) if name.endswith(".toml") else name)
+            found: Any = loaders[section](located(name, self.folder))
             for part in rest.split("."):
                 found = getattr(found, part, None)
             return getattr(found, "value", found)  # a coefficient is its number
@@ -129,6 +137,8 @@ def study_of(
         raise ConfigError(f"base = {base!r}: should be a table of keys, [base]", "base", base)
     with using([name if folder is None else str(folder / name) for name in plugins]):
         flat = {**DEFAULTS, **_named(base)}
+        for key, value in flat.items():
+            check_name("base.", key, value, folder)
         constraints = tuple(Constraint.parse(text) for text in _texts(values, "constraints"))
         return StudyFile(
             name=given_name,

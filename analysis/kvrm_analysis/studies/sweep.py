@@ -12,7 +12,7 @@ import json
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,6 +59,8 @@ class Plan:
     shared: Mapping[str, SharedTrace] = field(repr=False)
     #: Nothing is drawn in any cell: repeats of it are one and the same run.
     nothing_drawn: bool = False
+    #: How many cells each constraint keeps out of the study.
+    excluded: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def work(self) -> CellWork:
@@ -89,7 +91,7 @@ def planned(study: Study) -> Iterator[Plan]:
     """Make the cells, read their traces, and find out what needs no run. Raises ConfigError and TraceError for what is
     wrong with the study itself.
     """
-    cells = study.cells()
+    cells, excluded = study.chosen()
     folder = Path(tempfile.mkdtemp(prefix="kvrm-sweep-"))
     try:
         # Only trace options, seed: the rest of a cell may refuse itself.
@@ -113,7 +115,7 @@ def planned(study: Study) -> Iterator[Plan]:
                 continue
             drawn = drawn or name not in shared or shape_is_drawn(prepared.trace)
             drawn = drawn or prepared.trace.arrivals is not None
-        yield Plan(study, tuple(cells), tuple(keys), known, shared, nothing_drawn=not drawn)
+        yield Plan(study, tuple(cells), tuple(keys), known, shared, not drawn, excluded)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -139,6 +141,7 @@ def _files(study: Study, traces: Mapping[str, None]) -> dict[str, None]:
 class Sweep:
     """A study that has run: every cell has its row. ``ran`` and ``kept``: simulations now, and of before; ``stale``: of
     before, by another version of the code. ``nothing_drawn``: the repeats of a cell are one and the same run.
+    ``excluded``: how many cells each constraint kept out.
     """
 
     study: Study
@@ -149,6 +152,7 @@ class Sweep:
     stale: int = 0
     nothing_drawn: bool = False
     folder: Path | None = None
+    excluded: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def statuses(self) -> dict[str, int]:
@@ -168,6 +172,7 @@ class Sweep:
             "sweep": {
                 "study": self.study.file.name,
                 "cells": self.cells.num_rows,
+                "excluded": sum(self.excluded.values()),
                 "statuses": self.statuses,
                 "ran": self.ran,
                 "kept": self.kept,
@@ -186,7 +191,7 @@ class Sweep:
 
     def notes(self) -> list[str]:
         """What the reader of the tables should know."""
-        found = []
+        found = excluded_lines(self.excluded)
         if self.stale:
             what = "they ran again" if self.ran else "they were kept"
             found.append(f"{self.stale:,} rows had been made by another version of the code: {what}")
@@ -199,12 +204,22 @@ class Sweep:
 
     def without_results(self) -> list[str]:
         """A line for each reason why cells have no results, with the cells."""
-        found: dict[tuple[str, str], list[int]] = {}
         names = ("cell", "status", "error")
-        for cell, status, error in zip(*(self.cells[name].to_pylist() for name in names), strict=True):
-            if status != "done":
-                found.setdefault((status, error.splitlines()[0]), []).append(cell)
-        return [f"{_cells(cells)} {_SAID[status]}: {why}" for (status, why), cells in found.items()]
+        return reasons(zip(*(self.cells[name].to_pylist() for name in names), strict=True))
+
+
+def reasons(cells: Iterable[tuple[int, str, str]]) -> list[str]:
+    """A line for each reason why cells have no results, of (cell, status, error) of each."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for cell, status, error in cells:
+        if status != "done":
+            found.setdefault((status, error.splitlines()[0]), []).append(cell)
+    return [f"{_cells(numbers)} {_SAID[status]}: {why}" for (status, why), numbers in found.items()]
+
+
+def excluded_lines(excluded: Mapping[str, int]) -> list[str]:
+    """A line a constraint: how many cells it excludes."""
+    return [f"{count:,} cells excluded by the constraint {text}" for text, count in excluded.items()]
 
 
 _SAID = {"does_not_fit": "not fitting", "refused": "refused", "failed": "failed"}
@@ -319,4 +334,4 @@ def _swept(plan: Plan, found: tuple[dict[str, Row], int], kept: int, stale: int,
     every = [plan.known[cell.at] if key is None else rows[key] for cell, key in zip(plan.cells, plan.keys, strict=True)]
     intervals = intervals_table(plan.study, plan.cells, every) if plan.study.repeats > 1 else None
     table = cells_table(plan.study, plan.cells, plan.keys, every)
-    return Sweep(plan.study, table, intervals, count, kept, stale, plan.nothing_drawn, out)
+    return Sweep(plan.study, table, intervals, count, kept, stale, plan.nothing_drawn, out, plan.excluded)

@@ -12,7 +12,7 @@ from kvrm_analysis.studies.cell_traces import CellTraces
 from kvrm_analysis.studies.cells import Cells
 from kvrm_analysis.studies.journal import Entry
 from kvrm_analysis.studies.study import Cell
-from kvrm_analysis.studies.sweep import Plan, Stale
+from kvrm_analysis.studies.sweep import Plan, Stale, excluded_lines, reasons
 from kvrm_sim.compiled import is_warm
 from kvrm_sim.errors import KvrmError
 
@@ -22,6 +22,8 @@ TRIED = 3
 TRIED_ROWS = 20_000
 #: A worker imports the simulator and loads compiled code; seconds, as on a small machine.
 START_S = 2.0
+#: Reasons why cells have no results that are printed.
+_MOST_REASONS = 10
 #: Compiling the core, once a version; seconds, as on a small machine.
 COMPILE_S = 60.0
 
@@ -52,7 +54,9 @@ class DryRun:
         return START_S + (COMPILE_S if self.compiles else 0.0) + rounds * statistics.fmean(self.tried_s)
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row a cell: its place, what varies, and ``to run``, ``known``, ``does_not_fit`` or ``refused``."""
+        """A row a cell: its place, what varies, ``status`` (``to run``, ``known``, ``does_not_fit``, ``refused``), and
+        ``error``: why it will have no results.
+        """
         wanted = {cell.at for cell in self.to_run}
         varied = self.plan.study.varied
         return [
@@ -64,6 +68,7 @@ class DryRun:
                 else "to run"
                 if cell.at in wanted
                 else "known",
+                "error": self.plan.known[cell.at]["error"] if cell.at in self.plan.known else None,
             }
             for cell in self.plan.cells
         ]
@@ -77,6 +82,7 @@ class DryRun:
                 "study": study.file.name,
                 "cells": len(self.plan.cells),
                 "excluded": study.size - len(self.plan.cells),
+                "constraints": [{"constraint": text, "excluded": n} for text, n in self.plan.excluded.items()],
                 "to_run": len(self.to_run),
                 "stale": self.stale,
                 "workers": self.workers,
@@ -89,7 +95,7 @@ class DryRun:
     def to_text(self, most: int) -> str:
         """The cells as a table of at most so many lines, and what they add up to."""
         rows = self.rows()
-        head = list(rows[0])
+        head = [name for name in rows[0] if name != "error"]
         body = [[_word(row[name]) for name in head] for row in rows[:most]]
         widths = [max(len(line[at]) for line in [head, *body]) for at in range(len(head))]
         lines = [
@@ -97,7 +103,9 @@ class DryRun:
         ]
         if len(rows) > most:
             lines.append(f"... and {len(rows) - most:,} more (--json has all of them)")
-        return "\n".join([*lines, "", self.counts_line(), self.estimate_line()])
+        lines += ["", self.counts_line(), *(f"  {line}" for line in excluded_lines(self.plan.excluded))]
+        refused = reasons((at, row["status"], row["error"]) for at, row in self.plan.known.items())
+        return "\n".join([*lines, *(f"  {line}" for line in refused[:_MOST_REASONS]), self.estimate_line()])
 
     def counts_line(self) -> str:
         """How many cells there are, and what becomes of them."""
