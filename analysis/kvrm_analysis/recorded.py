@@ -159,8 +159,11 @@ def _opened(path: Path, unit: str) -> Trace:
     """A file that says its unit itself is refused with a stated one, and one that does not is refused without."""
     try:
         return open_trace(path)
-    except InputError:
-        return open_trace(path, unit=unit)
+    except InputError as error:
+        try:
+            return open_trace(path, unit=unit)
+        except InputError:
+            raise error from None  # of another option than the unit, then
 
 
 def _transformed(trace: Trace, words: str) -> Trace:

@@ -149,13 +149,14 @@ def test_another_file_of_that_name_is_not_even_parsed(made: tuple[Path, Path], t
     assert "trace1-rate" in page.charts
 
 
-def test_a_trace_beyond_the_bound_is_opened_when_it_is_named(
-    made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("bound", "said"), [("MOST_BYTES", "are read only"), ("MOST_BLOCKS", "are looked at only")])
+def test_a_trace_beyond_a_bound_is_inspected_when_it_is_named(
+    bound: str, said: str, made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trace, run = made
-    monkeypatch.setattr(inspecting, "MOST_BYTES", 1000)
+    monkeypatch.setattr(inspecting, bound, 1000)
     page = page_of(run, tmp_path)
-    assert "are read only when the trace is named (--trace)" in page.notice
+    assert f"{said} when the trace is named (--trace)" in page.notice
     assert "trace1-reuse" not in page.charts
     assert "trace1-reuse" in page_of(run, tmp_path, trace=open_trace(trace)).charts
 
@@ -194,6 +195,35 @@ def test_runs_in_memory_tell_what_they_recorded(tmp_path: Path) -> None:
     page = Page(write_report(done.results, tmp_path / "report.html"))
     assert "the run was not written to a folder" in page.notice
     assert list(page.charts) == ["trace1-rate", "trace1-gaps", "trace1-lengths"]
+
+
+def test_a_closed_loop_says_whose_arrivals_are_shown(tmp_path: Path) -> None:
+    names = "arrival_s,prompt_tokens,output_tokens,session_id,turn,think_ms"
+    lines = [f"{2 * at + 3 * turn},100,20,s{at},{turn},{500 if turn else ''}" for at in range(20) for turn in range(3)]
+    (tmp_path / "t.csv").write_text("\n".join([names, *lines]) + "\n", encoding="utf-8")
+    kvrm.replay(tmp_path / "t.csv", "graph-paged", out=tmp_path / "run", driver="closed-loop")
+    whole, sent = page_of(tmp_path / "run", tmp_path), page_of(tmp_path / "run", tmp_path, reopen=False)
+    assert whole.facts["arrivals"].startswith("closed loop, as the trace has them")
+    assert whole.facts["sessions"].startswith("20 with 60 requests")
+    assert sent.facts["arrivals"].startswith("closed loop, as the run sent them")
+    assert whole.line("trace1-lengths", "prompts") == sent.line("trace1-lengths", "prompts")
+    assert whole.facts["rate"] != sent.facts["rate"]
+
+
+def test_a_file_read_with_options_says_which_are_missing(tmp_path: Path) -> None:
+    rows = "\n".join(f"{at},100,20" for at in range(30))
+    (tmp_path / "t.csv").write_text(f"when,prompt_tokens,output_tokens\n{rows}\n", encoding="utf-8")
+    trace = kvrm.open_trace(tmp_path / "t.csv", columns={"arrival": "when"}, unit="s")
+    kvrm.replay(trace, "static", out=tmp_path / "run")
+    page = page_of(tmp_path / "run", tmp_path)
+    assert "(--trace names it, with the options that read it)" in page.notice
+    assert "trace1-rate" in page.charts
+
+
+def test_a_generator_of_too_many_requests_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspecting, "MOST_GENERATED", 50)
+    kvrm.replay(kvrm.open_trace("sharegpt-like", rows=60), "static", out=tmp_path / "run")
+    assert "more than 50 requests are generated again only" in page_of(tmp_path / "run", tmp_path).notice
 
 
 def test_requests_that_are_no_trace_are_said_to_be_none(made: tuple[Path, Path], tmp_path: Path) -> None:

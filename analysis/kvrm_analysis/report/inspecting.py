@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
+
 from kvrm_analysis.reading import columns
 from kvrm_analysis.recorded import as_replayed, trace_of
 from kvrm_analysis.report.subject import Subject
@@ -22,9 +24,9 @@ from kvrm_traces.run_folder import requests_trace
 from kvrm_traces.schema import REQUIRED
 from kvrm_traces.source import SourceFile
 
-#: Of a trace that nobody named, so that a report takes seconds: bytes of a file, of a compressed one, and requests of a
-#: generator.
-MOST_BYTES, MOST_COMPRESSED_BYTES, MOST_GENERATED = 1 << 27, 1 << 24, 10_000_000
+#: Of a trace that nobody named, so that a report takes seconds: bytes of a file, of a compressed one, requests of a
+#: generator, and blocks of prompts that have hashes.
+MOST_BYTES, MOST_COMPRESSED_BYTES, MOST_GENERATED, MOST_BLOCKS = 1 << 26, 1 << 23, 5_000_000, 8_000_000
 #: Touches of prefix blocks that the curves of reuse are drawn from: about four seconds.
 MOST_TOUCHES = 1 << 19
 
@@ -71,11 +73,15 @@ def _inspected(subject: Subject, at: int, document: dict[str, Any], trace: Trace
     if instead is None:
         try:
             again = trace_of(run)
-            return Inspected(at, inspect_trace(again, limit_tokens=limit, most_touches=MOST_TOUCHES), None)
+            instead = _too_many_blocks(run, again)
+            if instead is None:
+                return Inspected(at, inspect_trace(again, limit_tokens=limit, most_touches=MOST_TOUCHES), None)
         except InputError as error:
             instead = str(error)
-    closed_loop = document.get("run", {}).get("driver") == "closed-loop"
-    return _of_requests(at, run, limit, instead, closed_loop)
+            if "--trace" not in instead:
+                instead += " (--trace names it, with the options that read it)"
+    closed = document.get("run", {}).get("driver") == "closed-loop"
+    return _of_requests(at, run, limit, instead, closed_loop=closed)
 
 
 def _too_much(run: NamedRun, document: dict[str, Any]) -> str | None:
@@ -96,10 +102,24 @@ def _too_much(run: NamedRun, document: dict[str, Any]) -> str | None:
     return None
 
 
-def _of_requests(at: int, run: NamedRun, limit: int | None, instead: str, closed_loop: bool) -> Inspected:
+def _too_many_blocks(run: NamedRun, trace: Trace) -> str | None:
+    """Why a trace with prefix hashes is not inspected unasked; None when it can be."""
+    tokens = columns(run, "requests", ["prompt_tokens"])
+    if trace.info.hash_block_tokens is None or not tokens.num_rows:
+        return None
+    blocks = pc.sum(tokens["prompt_tokens"]).as_py() // trace.info.hash_block_tokens
+    if blocks <= MOST_BLOCKS:
+        return None
+    return (
+        f"its prompts have some {blocks:,} blocks with hashes, and more than {MOST_BLOCKS:,} are looked at only when "
+        "the trace is named (--trace)"
+    )
+
+
+def _of_requests(at: int, run: NamedRun, limit: int | None, instead: str, *, closed_loop: bool) -> Inspected:
     table = columns(run, "requests", ["row", *REQUIRED])
     if not table.num_rows:
-        return Inspected(at, None, instead)
+        return Inspected(at, None, f"{instead}; and requests were not recorded")
     told = run.summary["trace"]
     try:
         made = requests_trace(

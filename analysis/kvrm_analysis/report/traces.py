@@ -77,7 +77,7 @@ def _page(prefix: str, name: str, inspected: Inspected, run: NamedRun, document:
 
 def _instead(run: NamedRun, inspected: Inspected) -> str:
     if inspected.report is None:
-        return f"The trace was not inspected: {inspected.instead}. Requests were not recorded."
+        return f"The trace was not inspected: {inspected.instead}."
     return (
         f"Of the requests that run {run.name} recorded, not of the trace itself: {inspected.instead}. A run records "
         "arrivals and lengths: nothing of sessions, prefix hashes, rejected rows and the order of the source."
@@ -95,11 +95,11 @@ def _facts(inspected: Inspected, run: NamedRun, document: dict[str, Any]) -> lis
         ("requests", f"{told['rows']:,} over {told['span_s']:,.1f} s"),
         ("transforms", str(told.get("transforms") or "none")),
     ]
-    if document.get("run", {}).get("driver") == "closed-loop" and info is not None:
-        later = "closed loop: as the trace has them; in the run a turn waited for the answer to the one before"
-        entries.append(("arrivals", later))
+    if document.get("run", {}).get("driver") == "closed-loop":
+        whose = "as the run sent them" if info is None else "as the trace has them"
+        entries.append(("arrivals", f"closed loop, {whose}: a turn waited for the answer to the one before"))
     if report is None:
-        return [*entries, ("lengths and burstiness", "requests were not recorded")]
+        return entries
     left_out = TOLD if info is not None else TOLD | OF_THE_SOURCE
     entries += [(name, text) for name, text in report_facts(report) if name not in left_out]
     return entries if not told.get("transforms") else [(name, text + _of_what(name, text)) for name, text in entries]
