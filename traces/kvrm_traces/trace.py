@@ -192,7 +192,7 @@ class Trace:
         TraceError for a trace without conversations, with prefix hashes, or whose prompts would be beyond what a
         prompt may be.
         """
-        self._is_whole("turns delta")
+        self._check_whole("turns delta")
         prompts = WholePrompts(self._base)
         column = prompts.batches(self.batches(columns=prompts.reads))
         whole = self._with_column("prompt_tokens", column, lambda: ("turns delta", prompts.note()))
@@ -206,7 +206,7 @@ class Trace:
         choose rows and scale time, behind :meth:`spread_ties`. Raises TraceError for a trace without conversations or
         with times to think, and for another `spec`.
         """
-        self._is_whole("think")
+        self._check_whole("think")
         times = ThinkTimes(self._base, parse_think(spec), checked_count("seed", seed, 0))
         column = times.batches(self.batches(columns=times.reads))
         return self._with_column("think_ms", column, lambda: (times.words, times.note()))
@@ -224,12 +224,12 @@ class Trace:
         )
         return Trace(BesideStore(self._store, beside, name), info)
 
-    def _is_whole(self, what: str) -> None:
+    def _check_whole(self, what: str) -> None:
         if not self._selection.whole:
             raise TraceError(f"{what}: comes before window, idle cap, sample, limit, replicas, speed and rate")
 
     def _spread(self, what: str, within_s: float | None, seed: int) -> Trace:
-        self._is_whole(what)
+        self._check_whole(what)
         within_ns = self._base.resolution_ns if within_s is None else math.floor(within_s * 1e9)
         if within_ns is None or not 1 <= within_ns <= MAX_SPAN_NS:
             raise TraceError(f"{what} within {within_s!r} s: state a time above 0, e.g. the step of the clock")
