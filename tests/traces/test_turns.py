@@ -87,7 +87,7 @@ def test_cumulative_is_what_is_read_unless_it_is_stated(tmp_path: Path) -> None:
 
 
 def test_inspect_says_where_turns_look_like_deltas(tmp_path: Path) -> None:
-    advice = "look like deltas"
+    advice = "look like what each adds"
     assert advice in inspect_trace(chat(tmp_path, None)).to_text()
     assert "--turns delta" in inspect_trace(chat(tmp_path, None)).to_text()
     # Whoever states what they are is believed.

@@ -170,9 +170,9 @@ def _of_sessions(sessions: SessionStats, info: TraceInfo) -> Iterator[Fact]:
             "(arrival to arrival)",
         )
     if sessions.cumulative_share is not None:
-        repeat = f"{100 * sessions.cumulative_share:.1f}% of follow-ups repeat the whole conversation"
-        deltas = sessions.cumulative_share < _CUMULATIVE and may_be_deltas(info)
-        yield "cumulative", f"{repeat}: turns look like deltas (--turns delta)" if deltas else repeat
+        yield "cumulative", f"{100 * sessions.cumulative_share:.1f}% of follow-ups repeat the whole conversation"
+        if sessions.cumulative_share < _CUMULATIVE and may_be_deltas(info):
+            yield "deltas", "its turns look like what each adds: --turns delta puts prompts together"
 
 
 def _of_hashes(hashes: HashConsistency) -> Iterator[Fact]:

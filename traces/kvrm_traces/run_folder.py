@@ -43,13 +43,9 @@ def read_run(folder: Path) -> Trace:
         table = file.read(columns=[name for name in _COLUMNS if name in names])
     with path.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    closed_loop = _is_closed_loop(folder)
     return requests_trace(
-        table,
-        name=folder.name,
-        source=str(folder),
-        sha256=sha256,
-        where=str(path),
-        closed_loop=_is_closed_loop(folder),
+        table, name=folder.name, source=str(folder), sha256=sha256, where=str(path), closed_loop=closed_loop
     )
 
 
