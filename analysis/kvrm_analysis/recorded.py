@@ -21,6 +21,7 @@ from kvrm_sim.errors import InputError
 from kvrm_sim.feed import Chunk, arrival_chunks
 from kvrm_traces import Trace, TraceInfo, open_trace
 from kvrm_traces.source import SourceFile
+from kvrm_traces.trace import changed_sha256
 
 _BUILT_IN = re.compile(r"built-in (?P<name>\S+), seed (?P<seed>\d+)")
 _TRANSFORMS = (
@@ -38,8 +39,8 @@ _TRANSFORMS = (
 
 #: Transforms after which rows are missing: how many there were is not known.
 _THINNING = ("window", "sample", "limit", "replica")
-#: Transforms after which the sha256 is not that of the file.
-_RENAMING = ("turns", "think")
+#: Those that make another trace, with a sha256 of its own.
+_CHANGING = ("turns", "think")
 
 
 @dataclass(frozen=True)
@@ -146,9 +147,10 @@ def _open(about: dict[str, Any], run: NamedRun) -> Trace:
     elif path.suffix == ".toml":
         trace = open_trace(path, rows=rows)
     else:
-        if path.is_file() and not any(part.startswith(_RENAMING) for part in parts):
+        if path.is_file():
             # Before it is parsed: it may be another file of that name, large, and errors quote its rows.
-            _same("sha256", SourceFile(path).sha256(), str(path), about, run)
+            done = [part for part in parts if part.startswith(_CHANGING)]
+            _same("sha256", changed_sha256(SourceFile(path).sha256(), *done), str(path), about, run)
         trace = _opened(path, about["unit"])
     return _transformed(trace, about.get("transforms") or "")
 

@@ -54,7 +54,7 @@ def requests_trace(
 ) -> Trace:
     """A table of requests, with the columns of requests.parquet, as a trace; ``where`` it is, for errors.
 
-    Raises TraceError when it does not hold those of one run.
+    ``closed_loop``: of a run with that driver. Raises TraceError when it does not hold those of one run.
     """
     read = _Requests(where, table, closed_loop=closed_loop)
     store, clock = spooled(read.batches(), schema_of(REQUIRED))

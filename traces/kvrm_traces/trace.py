@@ -192,7 +192,7 @@ class Trace:
         TraceError for a trace without conversations, with prefix hashes, or whose prompts would be beyond what a
         prompt may be.
         """
-        self._is_whole("turns delta")
+        self._check_whole("turns delta")
         prompts = WholePrompts(self._base)
         column = prompts.batches(self.batches(columns=prompts.reads))
         whole = self._with_column("prompt_tokens", column, lambda: ("turns delta", prompts.note()))
@@ -206,7 +206,7 @@ class Trace:
         choose rows and scale time, behind :meth:`spread_ties`. Raises TraceError for a trace without conversations or
         with times to think, and for another `spec`.
         """
-        self._is_whole("think")
+        self._check_whole("think")
         times = ThinkTimes(self._base, parse_think(spec), checked_count("seed", seed, 0))
         column = times.batches(self.batches(columns=times.reads))
         return self._with_column("think_ms", column, lambda: (times.words, times.note()))
@@ -215,22 +215,21 @@ class Trace:
         """The trace with another column of that name; once it is made, `told` has what was done and what it came to."""
         beside = spooled_columns(column, schema_of((name,)))
         words, note = told()
-        # Other columns are another trace: a run of one is not a run of the other.
         info = dataclasses.replace(
             self._base,
-            sha256=hashlib.sha256(f"{self._base.sha256} {words}".encode()).hexdigest(),
+            sha256=changed_sha256(self._base.sha256, words),
             columns=tuple(schema_of((*self._base.columns, name)).names),
             notes=(*self._base.notes, f"{words}: {note}"),
             done=(*self._base.done, words),
         )
         return Trace(BesideStore(self._store, beside, name), info)
 
-    def _is_whole(self, what: str) -> None:
+    def _check_whole(self, what: str) -> None:
         if not self._selection.whole:
             raise TraceError(f"{what}: comes before window, idle cap, sample, limit, replicas, speed and rate")
 
     def _spread(self, what: str, within_s: float | None, seed: int) -> Trace:
-        self._is_whole(what)
+        self._check_whole(what)
         within_ns = self._base.resolution_ns if within_s is None else math.floor(within_s * 1e9)
         if within_ns is None or not 1 <= within_ns <= MAX_SPAN_NS:
             raise TraceError(f"{what} within {within_s!r} s: state a time above 0, e.g. the step of the clock")
@@ -238,9 +237,7 @@ class Trace:
         spread = Trace(store, self._base)
         done = "ties spread" if what == "spread_ties" else "jitter"
         note = f"{done} within {within_ns / 1e9:g} s, seed {seed}"
-        # Other arrivals are another trace: a run of one is not a run of the other.
-        sha256 = hashlib.sha256(f"{self._base.sha256} {note}".encode()).hexdigest()
-        base = dataclasses.replace(self._base, sha256=sha256)
+        base = dataclasses.replace(self._base, sha256=changed_sha256(self._base.sha256, note))
         return Trace(store, _told(base, note, spread.batches(columns=("arrival_ns",))))
 
     def _with(self, **changes: object) -> Trace:
@@ -315,6 +312,13 @@ class Trace:
             arrival_ns = np.rint(arrival_ns * stretch / speedup).astype(np.int64)
         at = batch.schema.get_field_index("arrival_ns")
         return batch.set_column(at, SCHEMA.field("arrival_ns"), int64_column(arrival_ns))
+
+
+def changed_sha256(sha256: str, *done: str) -> str:
+    """Of a trace to which this was done, in this order: other rows are another trace, and its runs not comparable."""
+    for words in done:
+        sha256 = hashlib.sha256(f"{sha256} {words}".encode()).hexdigest()
+    return sha256
 
 
 def _told(info: TraceInfo, what: str, arrivals: Iterator[pa.RecordBatch]) -> TraceInfo:
