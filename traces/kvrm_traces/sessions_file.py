@@ -57,5 +57,6 @@ def read_sessions(source: SourceFile, starts: Stream | None, *, strict: bool) ->
         ties=clock.ties,
         notes=tuple(notes),
         columns=tuple(schema_of(COLUMNS).names),
+        turns="cumulative",
     )
     return Trace(store, info)

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from kvrm_analysis.reading import columns
@@ -76,7 +74,7 @@ def _inspected(subject: Subject, at: int, document: dict[str, Any], trace: Trace
         return Inspected(at, inspect_trace(again, limit_tokens=limit, most_touches=MOST_TOUCHES), None)
     except InputError as error:
         closed = document.get("run", {}).get("driver") == "closed-loop"
-        return _of_requests(at, run, limit, str(error), by_arrival=closed)
+        return _of_requests(at, run, limit, str(error), closed_loop=closed)
 
 
 def _unasked(run: NamedRun, document: dict[str, Any], reopen: bool) -> Trace:
@@ -124,18 +122,19 @@ def _check_blocks(run: NamedRun, trace: Trace) -> None:
         )
 
 
-def _of_requests(at: int, run: NamedRun, limit: int | None, instead: str, *, by_arrival: bool) -> Inspected:
-    """``by_arrival``: they were sent in another order than that of the trace."""
+def _of_requests(at: int, run: NamedRun, limit: int | None, instead: str, *, closed_loop: bool) -> Inspected:
     table = columns(run, "requests", ["row", *REQUIRED])
     if not table.num_rows:
         return Inspected(at, None, f"{instead}; and requests were not recorded")
-    if by_arrival:
-        table = table.sort_by([("arrival_ns", "ascending"), ("row", "ascending")])
-        table = table.set_column(table.column_names.index("row"), "row", pa.array(np.arange(table.num_rows)))
     told = run.summary["trace"]
     try:
         made = requests_trace(
-            table, name=str(told["name"]), source=run.name, sha256=str(told["sha256"]), where=f"run {run.name!r}"
+            table,
+            name=str(told["name"]),
+            source=run.name,
+            sha256=str(told["sha256"]),
+            where=f"run {run.name!r}",
+            closed_loop=closed_loop,
         )
         return Inspected(at, inspect_trace(made, limit_tokens=limit), instead)
     except InputError as error:
