@@ -45,7 +45,8 @@ def decoding_replica(width: int) -> Any:
     from kvrm_sim.config import ReplicaConfig, load_hardware, load_model, load_policy
     from kvrm_sim.derivation import parameters_of
     from kvrm_sim.memory import plan_memory
-    from kvrm_sim.replica import Replica, Sinks
+    from kvrm_sim.replica import Replica
+    from kvrm_sim.sinks import Sinks
 
     limit = width * BLOCK_SIZE
     output = 2 * REPEATS * STEPS + 1024  # the first rows decode while the last prompts are computed

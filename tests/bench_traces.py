@@ -24,16 +24,19 @@ import pyarrow.csv as pa_csv
 from tests.bench import say, spread
 
 #: What a figure has to be, rows/s.
-WANTED = {"parquet": 5e6, "csv": 1e6, "generate": 1e6}
+WANTED = {"parquet": 5e6, "csv": 1e6, "generate": 1e6, "prefixes": 1e6}
 
 
 def measure(what: str, path: str, rows: int) -> dict[str, Any]:
     """One figure, in this process."""
     from kvrm_traces import inspect_trace, open_trace
+    from kvrm_traces.schema import REQUIRED
 
+    made = open_trace(path, rows=rows) if what in ("generate", "prefixes") else None
     began, began_cpu = time.perf_counter(), time.process_time()
-    if what == "generate":
-        seen = sum(batch.num_rows for batch in open_trace(path, rows=rows).batches())
+    if made is not None:
+        columns = REQUIRED if what == "generate" else None
+        seen = sum(batch.num_rows for batch in made.batches(columns=columns))
     else:
         seen = inspect_trace(open_trace(path)).info.rows
     wall_s, cpu_s = time.perf_counter() - began, time.process_time() - began_cpu
@@ -68,8 +71,8 @@ def written(folder: Path, rows: int) -> dict[str, Path]:
 
 
 def suite(rows: int, repeats: int) -> None:
-    with tempfile.TemporaryDirectory() as name:
-        few, many = written(Path(name), rows // 10), written(Path(name), rows)
+    with tempfile.TemporaryDirectory() as folder:
+        few, many = written(Path(folder), rows // 10), written(Path(folder), rows)
         for what in ("parquet", "csv"):
             runs = measured(what, many[what], rows, repeats)
             small = measured(what, few[what], rows // 10, 1)[0]["peak_bytes"]
@@ -77,11 +80,15 @@ def suite(rows: int, repeats: int) -> None:
             peak = max(run["peak_bytes"] for run in runs)
             sizes = f"{peak / 2**20:,.0f} MiB, of a tenth of the rows {small / 2**20:,.0f} MiB"
             say(f"  peak memory {sizes}: {peak / small:.2f} times; wanted: at most 1.2")
-        for what in GENERATED:
-            report(f"generating {what}, {rows:,} rows", "generate", measured("generate", what, rows, repeats))
+        for name in GENERATED:
+            report(f"generating {name}, {rows:,} rows", "generate", measured("generate", name, rows, repeats))
+        few_rows = rows // 10
+        title = f"generating {GENERATED[-1]} with its prefix hashes, {few_rows:,} rows"
+        report(title, "prefixes", measured("prefixes", GENERATED[-1], few_rows, repeats))
 
 
-GENERATED = ("azure-conv-like",)
+#: Arrivals and lengths of these; of the last one, conversations, also everything else.
+GENERATED = ("azure-conv-like", "chat-sessions")
 
 
 def report(title: str, what: str, runs: list[dict[str, Any]]) -> None:
@@ -94,7 +101,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=20_000_000)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--measure", nargs=2, help="(inner) measure parquet, csv or generate of this trace, print JSON")
+    parser.add_argument(
+        "--measure", nargs=2, help="(inner) measure parquet, csv, generate or prefixes of this trace, print JSON"
+    )
     given = parser.parse_args()
     if given.measure is None:
         suite(given.rows, given.repeats)

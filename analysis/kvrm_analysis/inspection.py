@@ -22,7 +22,8 @@ from kvrm_sim.engine import STEPS_A_CALL, parameters_for_trace
 from kvrm_sim.errors import InputError, RunError
 from kvrm_sim.feed import Chunk
 from kvrm_sim.memory import plan_memory
-from kvrm_sim.replica import Replica, Sinks
+from kvrm_sim.replica import Replica
+from kvrm_sim.sinks import Sinks
 
 #: In a map of the pool, what a block is where no request alone holds it; requests are the rows of the trace, from 0.
 FREE, CACHED, LEAVING, SHARED = -1, -2, -3, -4
@@ -117,7 +118,7 @@ class _Watch:
         config = source.config.model_copy(update={"window_s": 0.0, "check": False})
         parameters = parameters_for_trace(source.trace, config, plan_memory(config), log_events=True)
         self.replica = Replica(parameters, Sinks(self._keep_request, self._keep_step, lambda _samples, _classes: None))
-        self._feed: Iterator[Chunk] = source.feed(with_ids=bool(parameters.record[0].sharing))
+        self._feed: Iterator[Chunk] = source.feed(with_ids=parameters.shares)
         self._known_until_ns = 0
         self._ended: list[st.Records] = []
         self._steps: list[st.Records] = []

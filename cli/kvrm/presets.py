@@ -37,7 +37,7 @@ def described(kind: Kind) -> dict[str, str]:
 
         return {name: f"{found.about} ({found.licence})" for name, found in datasets().items()}
     if kind == "routers":
-        from kvrm_sim.routers import ROUTERS
+        from kvrm_sim.words import ROUTERS
 
         return {**ROUTERS, **{word: text for key, word, text in _plugins() if key is None}}
     if kind == "parts":

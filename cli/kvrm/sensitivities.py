@@ -32,7 +32,7 @@ def sensitivity(
     figure. The other options are those of :func:`kvrm.sweep`. Raises InputError for a study that is wrong, before any
     work, and where the extra ``tune`` is not installed.
     """
-    from kvrm_analysis.engines.engines import engine_of
+    from kvrm_analysis.engines.named import engine_of
     from kvrm_analysis.searches.sensitivity import indices_of
     from kvrm_analysis.searches.sensitivity_figure import sensitivity_figure
     from kvrm_analysis.studies.sweep import planned, run_plan

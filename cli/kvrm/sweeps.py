@@ -46,7 +46,7 @@ def sweep(
 
     Raises InputError for a study that is wrong, before any work; on an interrupt what has run is in ``out``.
     """
-    from kvrm_analysis.engines.engines import engine_of
+    from kvrm_analysis.engines.named import engine_of
     from kvrm_analysis.studies.study import load_study
     from kvrm_analysis.studies.sweep import planned, run_plan
 

@@ -41,8 +41,9 @@ def tune(
     ``progress`` is called with trials that ended, and all of them. Raises InputError for a study that is wrong, before
     any work, and where the extra ``tune`` is not installed.
     """
-    from kvrm_analysis.engines.engines import engine_of
-    from kvrm_analysis.searches.tune_answer import answered, write_answer
+    from kvrm_analysis.engines.named import engine_of
+    from kvrm_analysis.searches.tune_answer import answered
+    from kvrm_analysis.searches.tune_folder import write_answer
     from kvrm_analysis.searches.tuning import JOURNAL, Search, cell_work, optuna_library
     from kvrm_analysis.studies.study_folder import prepared_folder
 

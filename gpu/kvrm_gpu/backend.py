@@ -18,6 +18,7 @@ import torch
 
 from kvrm_gpu.errors import CaptureError, PageableMemoryError, StreamError
 from kvrm_gpu.ops import Ops
+from kvrm_sim.cost import BATCH_DESCRIPTORS
 
 #: What a backend hands out; opaque to everybody else.
 Stream: TypeAlias = Any
@@ -27,8 +28,8 @@ Work: TypeAlias = Callable[[], None]
 Inputs: TypeAlias = Mapping[str, torch.Tensor]
 CopyPair: TypeAlias = tuple[torch.Tensor, torch.Tensor]
 
-#: Descriptors in one call of the driver's batch copy; crashes were seen above about 50,000.
-MAX_BATCH_DESCRIPTORS = 4096
+#: Descriptors in one call of the driver's batch copy, as its cost counts them; crashes were seen above about 50,000.
+MAX_BATCH_DESCRIPTORS = BATCH_DESCRIPTORS
 
 
 @dataclass(frozen=True, slots=True)

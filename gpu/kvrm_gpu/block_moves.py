@@ -20,7 +20,8 @@ from kvrm_gpu.kv_pool import HostPool
 from kvrm_gpu.transfer import Groups, Space, TransferEngine
 from kvrm_sim.executor import StepPlan
 from kvrm_sim.moves import MOVE_COMPACT, MOVE_IN, MOVE_KINDS, MOVE_LOAD, MOVE_OFFLOAD, MOVE_OUT, MOVE_TAIL
-from kvrm_sim.policy import Host, Policy
+from kvrm_sim.policy import Policy
+from kvrm_sim.policy_parts import Host
 
 #: Groups in one launch of the kernel that copies inside the pool; more take more launches.
 GROUP_CAPACITY = 256

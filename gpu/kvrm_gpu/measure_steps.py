@@ -30,7 +30,8 @@ from kvrm_sim.derivation import parameters_of
 from kvrm_sim.errors import InvariantError
 from kvrm_sim.executor import drive
 from kvrm_sim.memory import MemoryPlan, plan_memory
-from kvrm_sim.replica import Replica, Sinks
+from kvrm_sim.replica import Replica
+from kvrm_sim.sinks import Sinks
 
 #: Every n-th cell is kept out of the fit.
 HELD_OUT_EVERY = 4

@@ -6,17 +6,12 @@ Each caveat is a line ``name: what is the case``; the names are stable.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from kvrm_sim.config import ReplicaConfig
-from kvrm_sim.memory import MemoryPlan
-from kvrm_sim.state import NEVER, Record
-
-if TYPE_CHECKING:
-    from kvrm_traces import TraceInfo
+from kvrm_sim.ended import Ended
+from kvrm_sim.state import NEVER
+from kvrm_sim.totals import Totals
+from kvrm_traces import TraceInfo
 
 #: Below this share of the pool, policies that differ in memory cannot differ in anything else.
 UNDERUSED_SHARE = 0.5
@@ -28,38 +23,35 @@ LARGE_BACKLOG_SHARE = 0.05
 BACKLOG_GROWTH = 1.1
 
 
-def is_overloaded(params: Record, scalars: Record, waiting_tenths: NDArray[np.float64], end_ns: int) -> bool | None:
+def is_overloaded(totals: Totals) -> bool | None:
     """Whether requests came faster than they were served, as seen at the last arrival.
-
-    ``waiting_tenths``: float64 [10], waiting requests × ns in each tenth of the arrival span.
 
     It is so when the mean backlog grows over the last three tenths of the arrival span, is the greatest of all in the
     last one, is there at least 1.1 × that of the eighth and more than 0.5% of the requests (and more than one); or in
     the last tenth more than 5% of all requests wait; or requests queue and serving goes on for longer after the last
     arrival than arrivals came. None: the span was not known.
     """
+    params, scalars = totals.params[0], totals.scalars[0]
     if params.steady_until_ns == NEVER or scalars.injected == 0:
         return None
     least = max(1.0, BACKLOG_SHARE * float(scalars.injected))
-    backlog = waiting_tenths / float(params.backlog_tenth_ns)
+    backlog = totals.waiting_tenths / float(params.backlog_tenth_ns)
     eighth, ninth, last = backlog[-3:]
     grows = eighth < ninth < last and last == backlog.max() and last >= BACKLOG_GROWTH * eighth and last > least
     arrivals_ns = int(scalars.last_arrival_ns - scalars.first_arrival_ns)
-    drags = scalars.peak_waiting > least and end_ns - int(scalars.last_arrival_ns) > arrivals_ns
+    drags = scalars.peak_waiting > least and totals.end_ns - int(scalars.last_arrival_ns) > arrivals_ns
     piles_up = last > max(1.0, LARGE_BACKLOG_SHARE * float(scalars.injected))
     return bool(grows or piles_up or drags)
 
 
-def caveats(
-    run: Mapping[str, Any], scalars: Record, plan: MemoryPlan, config: ReplicaConfig, trace: TraceInfo
-) -> list[str]:
+def caveats(run: Mapping[str, Any], ended: Ended) -> list[str]:
     """Every caveat of a run, in a fixed order. ``run`` is its summary so far."""
     return [
-        *_about_requests(run, trace),
-        *_about_sharing(scalars, config, trace),
-        *_about_load(run, scalars, plan),
-        *_about_cost(run, scalars, config),
-        *(f"plan: {line}" for line in plan.warnings),
+        *_about_requests(run, ended.about.trace),
+        *_about_sharing(ended),
+        *_about_load(run, ended),
+        *_about_cost(run, ended),
+        *(f"plan: {line}" for line in ended.about.plan.warnings),
         *_about_samples(run),
     ]
 
@@ -80,13 +72,10 @@ def _about_requests(run: Mapping[str, Any], trace: TraceInfo) -> Iterator[str]:
         yield f"trace_rows_refused: {reasons}"
 
 
-def _about_sharing(scalars: Record, config: ReplicaConfig, trace: TraceInfo) -> Iterator[str]:
+def _about_sharing(ended: Ended) -> Iterator[str]:
     """What the trace and the policy have to say to each other, and whether a larger cache could help (case D17)."""
-    schedule, shares, hashes = (
-        config.policy.schedule,
-        config.policy.pager.prefix_sharing,
-        "prefix_hashes" in trace.columns,
-    )
+    scalars, policy, columns = ended.scalars, ended.about.config.policy, ended.about.trace.columns
+    schedule, shares, hashes = policy.schedule, policy.pager.prefix_sharing, "prefix_hashes" in columns
     if hashes and not shares:
         yield "prefix_sharing: the trace has prefix hashes, and the policy does not share blocks; every hit is lost"
     if shares and not hashes:
@@ -100,13 +89,14 @@ def _about_sharing(scalars: Record, config: ReplicaConfig, trace: TraceInfo) -> 
             )
         else:
             yield f"prefix_cache: {found}no cached block was evicted; a larger pool could keep nothing more"
-    if "priority" not in trace.columns:
+    if "priority" not in columns:
         for key, chosen in (("order", schedule.order == "priority"), ("victim", schedule.victim == "lowest_priority")):
             if chosen:
                 yield f"priority: schedule.{key} goes by priority, and the trace has none; all requests are equal"
 
 
-def _about_load(run: Mapping[str, Any], scalars: Record, plan: MemoryPlan) -> Iterator[str]:
+def _about_load(run: Mapping[str, Any], ended: Ended) -> Iterator[str]:
+    scalars, pool_blocks = ended.scalars, ended.about.plan.pool_blocks
     if run["overloaded"]:
         yield (
             "overloaded: requests come faster than they are served; latencies depend on how long the trace is, and "
@@ -114,26 +104,27 @@ def _about_load(run: Mapping[str, Any], scalars: Record, plan: MemoryPlan) -> It
         )
     # Without an eviction nothing has left the cache. With one the pool was full, whoever held it.
     peak = int(scalars.peak_allocated_blocks + scalars.peak_cached_blocks)
-    if peak < UNDERUSED_SHARE * plan.pool_blocks and not scalars.evicted_blocks:
+    if peak < UNDERUSED_SHARE * pool_blocks and not scalars.evicted_blocks:
         held = "held or cached" if scalars.peak_cached_blocks else "held"
         yield (
-            f"pool_underused: at most {peak:,} of {plan.pool_blocks:,} blocks ({peak / plan.pool_blocks:.0%}) are ever "
+            f"pool_underused: at most {peak:,} of {pool_blocks:,} blocks ({peak / pool_blocks:.0%}) are ever "
             f"{held}; policies that differ in memory cannot show it at this load"
         )
 
 
-def _about_cost(run: Mapping[str, Any], scalars: Record, config: ReplicaConfig) -> Iterator[str]:
+def _about_cost(run: Mapping[str, Any], ended: Ended) -> Iterator[str]:
+    scalars, policy = ended.scalars, ended.about.config.policy
     if not run["calibrated"]:
         yield (
             f"uncalibrated: the coefficients of {run['hardware']} were not all measured; times rank policies under its "
             "assumptions and predict no machine"
         )
-    if config.policy.schedule.prefill == "none":
+    if policy.schedule.prefill == "none":
         yield "prefill_none: prompts cost nothing here; TTFT is the end of the first decode step"
     if scalars.off_ladder_steps:
         yield f"off_ladder: {int(scalars.off_ladder_steps):,} of {int(scalars.steps):,} steps had no captured shape"
     if scalars.over_capacity_steps:
-        transport = config.policy.transport
+        transport = policy.transport
         tokens = transport.packed_tokens
         packed = "" if tokens is None else f"history than the {tokens:,} tokens of packed staging, or more "
         yield (

@@ -8,9 +8,8 @@ order. Left out: the router's own time, news that arrive late, requests that are
 
 from __future__ import annotations
 
-import resource
-import time
 from collections.abc import Callable, Generator, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,30 +17,30 @@ import numpy as np
 import simpy
 
 from kvrm_sim import state as st
-from kvrm_sim.cluster_records import MergedRecords, Target
-from kvrm_sim.cluster_summary import summarize_cluster
+from kvrm_sim.cluster_records import MergedRecords
+from kvrm_sim.cluster_summary import Served, summarize_several
 from kvrm_sim.columns import REPLICA
 from kvrm_sim.config import ReplicaConfig
 from kvrm_sim.engine import STEPS_A_CALL, parameters_for_trace
 from kvrm_sim.errors import ConfigError
-from kvrm_sim.feed import CHUNK_ROWS, CHUNK_ROWS_WITH_IDS, Chunk, arrival_chunks
+from kvrm_sim.feed import CHUNK_ROWS, Chunk, arrival_chunks, rows_for
 from kvrm_sim.memory import plan_memory
 from kvrm_sim.new_arrays import OUT_RECORDS
 from kvrm_sim.parameters import CoreParameters
 from kvrm_sim.plugin_core import say_if_slow
-from kvrm_sim.provenance import run_toml
-from kvrm_sim.records import RunWriter
 from kvrm_sim.replica import Replica
-from kvrm_sim.result import Collector, RunResult
-from kvrm_sim.routers import PREFIX_WEIGHT, ReplicaView, RoutedRequest, Router, make_router, router_parts
+from kvrm_sim.result import RunResult
+from kvrm_sim.routers import PREFIX_WEIGHT, ReplicaView, RoutedRequest, Router, make_router
+from kvrm_sim.run_output import RunOutput, Setup, Several
+from kvrm_sim.sinks import Target
+from kvrm_sim.totals import Totals
+from kvrm_sim.words import DEFAULT_ROUTER
 from kvrm_traces import Trace
 
 #: Each replica has its pool and its buffers in memory: some tens of megabytes.
 MOST_REPLICAS = 1024
 #: Rows of a chunk where each arrival is routed by itself.
 ROUTED_ROWS = 8_192
-#: With prefix hashes every replica keeps those of a whole chunk.
-_LEAST_ROWS = 256
 
 #: The replica has more to do before the time to which it is advanced.
 GOES_ON = (st.WORK, st.DECIDED)
@@ -61,6 +60,16 @@ class Cluster:
         out_records = max(4 * int(parameters.record[0].slots), OUT_RECORDS // count)
         self.replicas = [Replica(parameters, self.records.sinks(at), out_records=out_records) for at in range(count)]
         self.views = [ReplicaView(replica) for replica in self.replicas]
+
+    @property
+    def shares(self) -> bool:
+        """Whether the replicas share blocks by the trace's prefix hashes."""
+        return self.replicas[0].parameters.shares
+
+    def arrivals(self, trace: Trace, chunk_rows: int) -> Iterator[Chunk]:
+        """A trace's, with what of them the replicas and the router look at."""
+        sessions = "session_id" in trace.info.columns and not self.router.stateless
+        return arrival_chunks(trace, chunk_rows, with_ids=self.shares, with_sessions=sessions)
 
     def serve(self, feed: Iterator[Chunk], stop_ns: int, progress: Progress) -> None:
         """Run :meth:`process` in an environment of its own."""
@@ -103,6 +112,13 @@ class Cluster:
 
     def on_decision(self, at: int) -> None:
         """That replica has just decided a step (with ``flags`` = STOP_AT_DECISIONS only)."""
+
+    def served(self) -> list[Served]:
+        """What each replica has counted, when all are closed."""
+        return [
+            Served(Totals.of(replica), busy_ns)
+            for replica, busy_ns in zip(self.replicas, self.records.busy_ns, strict=True)
+        ]
 
     def _share(self, chunk: Chunk, stop_ns: int, progress: Progress) -> None:
         """Hand out a chunk at once: nothing that the replicas do matters to the router."""
@@ -170,7 +186,7 @@ def run_cluster(
     config: ReplicaConfig,
     *,
     replicas: int,
-    router: str = "round-robin",
+    router: str = DEFAULT_ROUTER,
     prefix_weight: float | None = None,
     out: Path | None = None,
     progress: Callable[[float], None] | None = None,
@@ -179,7 +195,7 @@ def run_cluster(
     keep: bool = True,
     chunk_rows: int | None = None,
 ) -> RunResult:
-    """Replay a trace on ``replicas`` equal replicas behind a router (``routers.ROUTERS``).
+    """Replay a trace on ``replicas`` equal replicas behind a router (``words.ROUTERS``).
 
     Every table has a column ``replica``, and the summary the object ``cluster``. ``chunk_rows``: arrivals read at a
     time, which no result depends on. Other options and errors: :func:`kvrm_sim.engine.run`; ConfigError for a router
@@ -189,36 +205,15 @@ def run_cluster(
     plan = plan_memory(config)
     say_if_slow(config.policy.parts)
     parameters = parameters_for_trace(trace, config, plan)
-    about_router: dict[str, Any] = {"router": router}
+    described: dict[str, Any] = {"replicas": replicas, "router": router}
     if router == "prefix-aware":
-        about_router["prefix_weight"] = PREFIX_WEIGHT if prefix_weight is None else prefix_weight
-    with RunWriter(out, force=force, request_fields=REPLICA) as writer:
-        collector = Collector(request_fields=REPLICA)
-        cluster = Cluster(parameters, replicas, made, collector if out is None and keep else writer)
-        started = time.perf_counter()
-        _drive(cluster, trace, st.NEVER if stop_at_s is None else round(stop_at_s * 1e9), progress, chunk_rows)
-        summary = summarize_cluster(
-            replicas=cluster.replicas,
-            busy_ns=cluster.records.busy_ns,
-            router=about_router,
-            plan=plan,
-            config=config,
-            trace=trace.info,
-            transforms=trace.transforms,
-            wall_s=time.perf_counter() - started,
-            peak_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        )
-        about = {"replicas": replicas, **about_router}
-        of = router_parts(router)
-        writer.document(summary, run_toml(trace, config, driver="span", stop_at_s=stop_at_s, cluster=about, parts=of))
-        writer.commit()
-    return RunResult(
-        summary=summary,
-        memory_plan=plan,
-        config=config,
-        folder=out,
-        _tables=collector.tables() if out is None and keep else {},
-    )
+        described["prefix_weight"] = PREFIX_WEIGHT if prefix_weight is None else prefix_weight
+    several = Several(request_fields=REPLICA, described=described)
+    setup = Setup(trace=trace, config=config, plans=((plan, replicas),), stop_at_s=stop_at_s, several=several)
+    with RunOutput(setup, out, force=force, keep=keep) as output:
+        cluster = Cluster(parameters, replicas, made, output.target)
+        _drive(cluster, trace, setup.stop_ns, progress, chunk_rows)
+        return output.result(partial(summarize_several, {"": cluster.served()}, described))
 
 
 def _drive(
@@ -237,12 +232,9 @@ def _drive(
         if progress is not None:
             progress(min(1.0, furthest_ns / span_ns))
 
-    with_ids = bool(cluster.replicas[0].parameters.record[0].sharing)
     if chunk_rows is None:
         chunk_rows = CHUNK_ROWS if cluster.router.stateless else ROUTED_ROWS
-        if with_ids:
-            chunk_rows = max(_LEAST_ROWS, CHUNK_ROWS_WITH_IDS // len(cluster.replicas))
-    needs_sessions = "session_id" in trace.info.columns and not cluster.router.stateless
-    feed = arrival_chunks(trace, chunk_rows, with_ids=with_ids, with_sessions=needs_sessions)
-    cluster.serve(feed, stop_ns, report)
+        if cluster.shares:
+            chunk_rows = rows_for(len(cluster.replicas))
+    cluster.serve(cluster.arrivals(trace, chunk_rows), stop_ns, report)
     report(span_ns)

@@ -7,29 +7,16 @@ is kept is what was written since the slowest replica's time. The order depends 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvrm_sim import state as st
 from kvrm_sim.columns import with_fields
-from kvrm_sim.replica import Replica, Sinks
+from kvrm_sim.replica import Replica
+from kvrm_sim.sinks import Sinks, Target
 
 _EXPOSED = tuple(f"{part}_exposed_ns" for part in st.PARTS)
-
-
-class Target(Protocol):
-    """Where records go: a RunWriter, or a Collector."""
-
-    def requests(self, records: st.Records, /) -> None:
-        """OUT records with ``replica``."""
-
-    def windows(self, records: st.Records, /) -> None:
-        """WINDOWS records with ``replica``."""
-
-    def pool(self, samples: st.Records, classes: NDArray[np.int64], /) -> None:
-        """POOL_SAMPLES records with ``replica``, and int64 [samples, RUN_CLASSES]."""
 
 
 def ended_ns(records: st.Records) -> NDArray[np.int64]:

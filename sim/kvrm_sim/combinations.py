@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from kvrm_sim.policy import Policy, is_built_in
+from kvrm_sim.policy_parts import PolicyParts
 from kvrm_sim.tables import Table
+from kvrm_sim.words import is_built_in
 
 __all__ = ["refusal"]
 
 
-def refusal(policy: Policy) -> str | None:
+def refusal(policy: PolicyParts) -> str | None:
     """Why the combination is refused, or None."""
     for rule in _RULES:
         for reason in rule(policy):
@@ -34,7 +35,7 @@ def _idle(table: Table, names: tuple[str, ...], why: str) -> Iterator[str]:
         yield f"{', '.join(given[:-1])} and {given[-1]} have no effect {why}; leave them out"
 
 
-def _reads(policy: Policy) -> Iterator[str]:
+def _reads(policy: PolicyParts) -> Iterator[str]:
     what, mode = policy.read.what, policy.reserve.mode
     if policy.pager.mapping == "virtual":
         if not policy.paged or what != "live":
@@ -62,7 +63,7 @@ def _reads(policy: Policy) -> Iterator[str]:
         yield 'read.extent = "live" with read.what = "reserved": reserved reads cover the whole extent; use "bucket"'
 
 
-def _placement(policy: Policy) -> Iterator[str]:
+def _placement(policy: PolicyParts) -> Iterator[str]:
     placement = policy.pager.placement
     if not policy.paged and placement not in ("contiguous", "buddy"):
         yield (
@@ -71,7 +72,7 @@ def _placement(policy: Policy) -> Iterator[str]:
         )
 
 
-def _pager(policy: Policy) -> Iterator[str]:
+def _pager(policy: PolicyParts) -> Iterator[str]:
     pager = policy.pager
     if pager.placement != "extent":
         yield from _idle(pager, ("extent_blocks",), f'with pager.placement = "{pager.placement}"')
@@ -91,7 +92,7 @@ def _pager(policy: Policy) -> Iterator[str]:
         yield from _idle(pager, ("partial_tail",), 'with schedule.prefill = "none", where no prompt is computed')
 
 
-def _far_history(policy: Policy) -> Iterator[str]:
+def _far_history(policy: PolicyParts) -> Iterator[str]:
     far = policy.far_history
     if far is None:
         return
@@ -114,7 +115,7 @@ def _far_history(policy: Policy) -> Iterator[str]:
         )
 
 
-def _order(policy: Policy) -> Iterator[str]:
+def _order(policy: PolicyParts) -> Iterator[str]:
     schedule = policy.schedule
     if not is_built_in("order", schedule.order):
         why = f'with schedule.order = "{schedule.order}", a plug-in: its score has the arrival\'s time to age by'
@@ -126,7 +127,7 @@ def _order(policy: Policy) -> Iterator[str]:
         yield from _idle(schedule, ("victim",), why)
 
 
-def _reserve(policy: Policy) -> Iterator[str]:
+def _reserve(policy: PolicyParts) -> Iterator[str]:
     reserve = policy.reserve
     if reserve.mode == "bucket" and reserve.buckets_tokens is None:
         yield 'reserve.mode = "bucket" needs reserve.buckets_tokens, the ladder of reservation sizes'
@@ -137,7 +138,7 @@ def _reserve(policy: Policy) -> Iterator[str]:
         yield from _idle(reserve, ("declared_default_tokens",), why)
 
 
-def _launch(policy: Policy) -> Iterator[str]:
+def _launch(policy: PolicyParts) -> Iterator[str]:
     launch, schedule = policy.launch, policy.schedule
     if launch.mode == "eager":
         ladders = ("batch_sizes", "context_buckets_tokens", "mixed", "token_sizes", "capture", "max_padding")
@@ -148,7 +149,7 @@ def _launch(policy: Policy) -> Iterator[str]:
         yield from _idle(launch, ("mixed",), 'with schedule.prefill = "none", where every step decodes')
 
 
-def _transport(policy: Policy) -> Iterator[str]:
+def _transport(policy: PolicyParts) -> Iterator[str]:
     transport = policy.transport
     if not policy.staged:
         yield from _idle(
@@ -174,7 +175,7 @@ def _transport(policy: Policy) -> Iterator[str]:
         yield 'transport.double_buffered has no effect with scope = "model": the staging holds every layer'
 
 
-def _packed(policy: Policy) -> Iterator[str]:
+def _packed(policy: PolicyParts) -> Iterator[str]:
     packed, block = policy.transport.packed_tokens, policy.pager.block_size_tokens
     if packed is None:
         return
@@ -192,7 +193,7 @@ def _packed(policy: Policy) -> Iterator[str]:
         yield f"transport.packed_tokens = {packed} is less than one block (pager.block_size_tokens = {block})"
 
 
-def _schedule(policy: Policy) -> Iterator[str]:
+def _schedule(policy: PolicyParts) -> Iterator[str]:
     schedule = policy.schedule
     if schedule.prefill == "none":
         yield from _idle(schedule, ("token_budget",), 'with schedule.prefill = "none"')
@@ -208,7 +209,7 @@ def _schedule(policy: Policy) -> Iterator[str]:
             yield 'schedule.admission = "first_chunk" has no effect with a contiguous reservation, which is taken whole'
 
 
-def _compaction(policy: Policy) -> Iterator[str]:
+def _compaction(policy: PolicyParts) -> Iterator[str]:
     pager = policy.pager
     if pager.compaction == "none":
         keys = ("compaction_ratio", "compaction_max_moves")
@@ -227,7 +228,7 @@ def _compaction(policy: Policy) -> Iterator[str]:
             )
 
 
-def _of_a_user(policy: Policy) -> Iterator[str]:
+def _of_a_user(policy: PolicyParts) -> Iterator[str]:
     if is_built_in("placement", policy.pager.placement):
         return
     if policy.host is not None:
@@ -242,7 +243,7 @@ def _of_a_user(policy: Policy) -> Iterator[str]:
         )
 
 
-def _in_flight(policy: Policy) -> Iterator[str]:
+def _in_flight(policy: PolicyParts) -> Iterator[str]:
     if policy.schedule.run_ahead > 0 and policy.pager.compaction != "none":
         yield (
             f'pager.compaction = "{policy.pager.compaction}" with schedule.run_ahead: the steps in flight still '
@@ -250,7 +251,7 @@ def _in_flight(policy: Policy) -> Iterator[str]:
         )
 
 
-def _host(policy: Policy) -> Iterator[str]:
+def _host(policy: PolicyParts) -> Iterator[str]:
     preempt, host = policy.schedule.preempt, policy.host
     if preempt != "recompute":
         if not policy.paged:
@@ -272,7 +273,7 @@ def _host(policy: Policy) -> Iterator[str]:
         yield 'host.offload has no effect with schedule.prefill = "none", where a prompt costs nothing'
 
 
-def _speculation(policy: Policy) -> Iterator[str]:
+def _speculation(policy: PolicyParts) -> Iterator[str]:
     if policy.speculation is None:
         return
     if policy.schedule.run_ahead > 0:
@@ -281,7 +282,7 @@ def _speculation(policy: Policy) -> Iterator[str]:
         yield "speculation with far_history: a window that moves by several tokens is not modelled"
 
 
-_RULES: tuple[Callable[[Policy], Iterator[str]], ...] = (
+_RULES: tuple[Callable[[PolicyParts], Iterator[str]], ...] = (
     _reads,
     _placement,
     _pager,

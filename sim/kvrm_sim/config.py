@@ -16,7 +16,8 @@ from pydantic import Field, StrictBool, StrictFloat, StrictInt, model_validator
 from kvrm_sim.errors import ConfigError
 from kvrm_sim.hardware import Coefficient, HardwareProfile
 from kvrm_sim.model import ModelSpec
-from kvrm_sim.policy import Launch, Pager, Policy, Read, Reserve, Schedule, Transport
+from kvrm_sim.policy import Policy
+from kvrm_sim.policy_parts import Launch, Pager, Read, Reserve, Schedule, Transport
 from kvrm_sim.registry import (
     hardware_names,
     load_hardware,
@@ -112,13 +113,27 @@ class ReplicaConfig(Table):
             raise prefixed(error, source) from None
 
     def _paged_by_the_page(self) -> Policy:
-        page, entry = self.policy.pager.page_kib * 1024, self.rank_kv_bytes_per_token // (2 * self.model.layers)
+        pager, entry = self.policy.pager, self.rank_kv_bytes_per_token // (2 * self.model.layers)
+        page = pager.page_kib * 1024
         if entry < 1 or page < entry:
             raise ValueError(
-                f"pager.page_kib = {self.policy.pager.page_kib}: a page holds no token of one layer's keys, which are "
+                f"pager.page_kib = {pager.page_kib}: a page holds no token of one layer's keys, which are "
                 f"{entry} bytes each on one device"
             )
-        return self.policy.override({"pager.block_size_tokens": page // entry})
+        tokens = page // entry
+        if pager.block_size_tokens not in (type(pager).model_fields["block_size_tokens"].default, tokens):
+            raise ValueError(
+                f"policy {self.policy.name!r}: pager.block_size_tokens = {pager.block_size_tokens} has no effect with "
+                f'pager.mapping = "virtual": the block is a page, and with pager.page_kib = {pager.page_kib} one holds '
+                f"{tokens} tokens of model {self.model.name!r}; leave it out, or set pager.page_kib"
+            )
+        return self.policy.override({"pager.block_size_tokens": tokens})
+
+    def _given(self) -> dict[str, Any]:
+        values = super()._given()
+        if self.policy.pager.mapping == "virtual":
+            del values["policy"]["pager"]["block_size_tokens"]
+        return values
 
     @property
     def limit_tokens(self) -> int:

@@ -10,8 +10,6 @@ Left out: contention between the host's threads, clock changes under load, cache
 
 from __future__ import annotations
 
-import math
-
 from kvrm_sim.compiled import kernel, outlined
 from kvrm_sim.decoding import READ_STAGED, reads_pages
 from kvrm_sim.state import Record
@@ -105,18 +103,24 @@ def recompute_ns(p: Record, start: int, tokens: int) -> int:
     return _round(p.dense_token_ns * tokens + read)
 
 
+@kernel
+def _with_copies_ns(how: int, ns: float, call_ns: float, descriptor_ns: float, segments: int, launches: int) -> float:
+    """`ns` and the host time to submit so many segments; where a kernel copies them, it is launched so often."""
+    if how == KERNEL:
+        return ns + call_ns * launches
+    if how == PER_COPY:
+        return ns + call_ns * segments
+    calls = (segments + BATCH_DESCRIPTORS - 1) // BATCH_DESCRIPTORS
+    return ns + call_ns * calls + descriptor_ns * segments
+
+
 @outlined
 def host_submit_ns(p: Record, groups: int) -> int:
     """Host time to submit copies of so many groups between device and host."""
     if groups == 0:
         return 0
-    segments = groups * p.tail_segments
-    if p.host_submission == KERNEL:
-        return _round(p.host_call_ns)
-    if p.host_submission == PER_COPY:
-        return _round(p.host_call_ns * segments)
-    calls = math.ceil(segments / BATCH_DESCRIPTORS)
-    return _round(p.host_call_ns * calls + p.submit_descriptor_ns * segments)
+    segments = int(groups * p.tail_segments)
+    return _round(_with_copies_ns(p.host_submission, 0.0, p.host_call_ns, p.submit_descriptor_ns, segments, 1))
 
 
 @outlined
@@ -148,16 +152,12 @@ def _kernel_copies_ns(p: Record, step: Record) -> float:
 @kernel
 def submit_ns(p: Record, step: Record) -> int:
     """Host time to submit the step's transfers; it blocks the scheduler."""
-    tails = _kernel_copies_ns(p, step)
-    if step.groups == 0:
-        return _round(tails)
-    if p.submission == KERNEL:
+    ns = _kernel_copies_ns(p, step)
+    if step.groups > 0:
         # At layer scope the gather is a kernel of the step itself and counted among its launches.
-        return _round(tails + (0.0 if p.scope == LAYER else p.submit_call_ns * step.rounds))
-    if p.submission == PER_COPY:
-        return _round(tails + p.submit_call_ns * step.segments)
-    calls = (step.segments + BATCH_DESCRIPTORS - 1) // BATCH_DESCRIPTORS
-    return _round(tails + p.submit_call_ns * calls + p.submit_descriptor_ns * step.segments)
+        launches = 0 if p.scope == LAYER else step.rounds
+        ns = _with_copies_ns(p.submission, ns, p.submit_call_ns, p.submit_descriptor_ns, step.segments, launches)
+    return _round(ns)
 
 
 @kernel

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
-from kvrm_sim import policy as words
+from kvrm_sim import words
 from kvrm_sim.config import OverLimit, ReplicaConfig
 from kvrm_sim.errors import ConfigError
 from kvrm_sim.memory import MemoryPlan
@@ -21,6 +21,8 @@ from kvrm_sim.state import NEVER, NONE
 
 #: Budget of `prefill = none`, which has no limit.
 UNLIMITED_TOKENS = 1 << 40
+#: What one call costs, by how copies are submitted: a coefficient of the profile.
+CALL_OF = {"per_copy": "copy_call_ns", "batch": "batch_call_ns", "kernel": "transfer_kernel_ns"}
 #: Pool samples over the arrival span.
 POOL_SAMPLES = 200
 
@@ -115,7 +117,6 @@ def _host(config: ReplicaConfig, plan: MemoryPlan) -> dict[str, int | float]:
     host, h = config.policy.host, config.hardware
     if host is None:
         return {}
-    calls = {"per_copy": "copy_call_ns", "batch": "batch_call_ns", "kernel": "transfer_kernel_ns"}
     values = h.values()
     return {
         "host_blocks": plan.host_blocks,
@@ -124,7 +125,7 @@ def _host(config: ReplicaConfig, plan: MemoryPlan) -> dict[str, int | float]:
         "host_submission": code(host.submission, words.Submission),
         "offload": int(host.offload),
         "host_segment_ns": h.value("copy_segment_ns"),
-        "host_call_ns": h.value(calls[host.submission]),
+        "host_call_ns": h.value(CALL_OF[host.submission]),
         "host_out_block_ns": 1e9 * plan.block_bytes / h.value("d2h_bytes_per_s"),
         "host_in_block_ns": 1e9 * plan.block_bytes / h.value("h2d_bytes_per_s"),
         "out_slowdown": values.get("duplex_d2h_slowdown", 1.0),
@@ -194,7 +195,6 @@ def _cost_values(config: ReplicaConfig, plan: MemoryPlan) -> dict[str, int | flo
     kv = plan.kv_bytes_per_token
     pair_flops = 4 * layers * model.query_size / degree
     gathers = layers if policy.staged and policy.transport.scope == "layer" else 0
-    calls = {"per_copy": h["copy_call_ns"], "batch": h["batch_call_ns"], "kernel": h["transfer_kernel_ns"]}
     per_token_bytes = model.hidden_size * weights
     return {
         "tensor_parallel": degree,
@@ -215,7 +215,7 @@ def _cost_values(config: ReplicaConfig, plan: MemoryPlan) -> dict[str, int | flo
         "graph_replay_ns": h["graph_replay_ns"],
         "graph_node_gap_ns": h["graph_node_gap_ns"],
         "graph_capture_ns": h["graph_capture_ns"],
-        "submit_call_ns": calls[policy.transport.submission],
+        "submit_call_ns": h[CALL_OF[policy.transport.submission]],
         "submit_descriptor_ns": h["copy_descriptor_ns"],
         "tail_kernel_ns": h["transfer_kernel_ns"],
         "tail_segments": layers if policy.layout == "layer_major" else 1,

@@ -11,8 +11,6 @@ SimPy's clock counts int64 nanoseconds.
 
 from __future__ import annotations
 
-import resource
-import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -29,11 +27,12 @@ from kvrm_sim.feed import Chunk, arrival_chunks
 from kvrm_sim.memory import MemoryPlan, plan_memory
 from kvrm_sim.parameters import CoreParameters
 from kvrm_sim.plugin_core import say_if_slow
-from kvrm_sim.provenance import run_toml
-from kvrm_sim.records import RunWriter
-from kvrm_sim.replica import Replica, Sinks
-from kvrm_sim.result import Collector, RunResult
+from kvrm_sim.replica import Replica
+from kvrm_sim.result import RunResult
+from kvrm_sim.run_output import RunOutput, Setup
+from kvrm_sim.sinks import Sinks
 from kvrm_sim.summary import summarize
+from kvrm_sim.totals import Totals
 from kvrm_traces import Trace
 
 __all__ = ["Driver", "EventReplica", "RequestEvents", "RunResult", "run", "span_process"]
@@ -284,36 +283,12 @@ def run(
     plan = plan_memory(config)
     say_if_slow(config.policy.parts)
     parameters = parameters_for_trace(trace, config, plan, log_events=driver != "span")
-    with RunWriter(out, force=force) as writer:
-        collector = Collector()
-        target = collector if out is None and keep else writer  # without a folder the writer does nothing
-        sinks = Sinks(requests=target.requests, windows=target.windows, pool=target.pool)
-        started = time.perf_counter()
-        replica = Replica(parameters, sinks)
-        _drive(trace, replica, driver, st.NEVER if stop_at_s is None else round(stop_at_s * 1e9), progress, hooks)
+    setup = Setup(trace=trace, config=config, plans=((plan, 1),), driver=driver, stop_at_s=stop_at_s)
+    with RunOutput(setup, out, force=force, keep=keep) as output:
+        replica = Replica(parameters, Sinks.into(output.target))
+        _drive(trace, replica, driver, setup.stop_ns, progress, hooks)
         replica.close()
-        summary = summarize(
-            params=parameters.record,
-            scalars=replica.scalars,
-            tallies=replica.arrays.tallies,
-            histograms=replica.arrays.histograms,
-            waiting_tenths=replica.arrays.waiting_tenths,
-            plan=plan,
-            config=config,
-            trace=trace.info,
-            transforms=trace.transforms,
-            wall_s=time.perf_counter() - started,
-            peak_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        )
-        writer.document(summary, run_toml(trace, config, driver=driver, stop_at_s=stop_at_s))
-        writer.commit()
-    return RunResult(
-        summary=summary,
-        memory_plan=plan,
-        config=config,
-        folder=out,
-        _tables=collector.tables() if out is None and keep else {},
-    )
+        return output.result(lambda about: summarize(Totals.of(replica), about))
 
 
 def _drive(
@@ -331,7 +306,7 @@ def _drive(
             progress(min(1.0, now_ns / span_ns))
 
     env = simpy.Environment(initial_time=0)
-    with_ids = bool(replica.parameters.record[0].sharing)
+    with_ids = replica.parameters.shares
     loop = ClosedLoop(trace, with_ids=with_ids) if driver == "closed-loop" else None
     feed = arrival_chunks(trace, with_ids=with_ids)
     if driver == "span":

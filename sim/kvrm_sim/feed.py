@@ -16,6 +16,8 @@ from kvrm_traces.arrow import int64_values
 CHUNK_ROWS = 65_536
 #: With prefix hashes: a row of a long-context trace has hundreds.
 CHUNK_ROWS_WITH_IDS = 8_192
+#: Rows of a chunk at least, however many replicas keep its hashes.
+_LEAST_ROWS = 256
 NO_IDS: NDArray[np.int64] = np.zeros(0, np.int64)
 
 
@@ -29,6 +31,11 @@ class Chunk(NamedTuple):
     known_until_ns: int
     ids: NDArray[np.int64] = NO_IDS
     sessions: NDArray[np.int64] = NO_IDS
+
+
+def rows_for(replicas: int) -> int:
+    """Rows of a chunk with prefix hashes: every replica of a cluster keeps those of a whole one."""
+    return max(_LEAST_ROWS, CHUNK_ROWS_WITH_IDS // replicas)
 
 
 def arrival_chunks(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from kvrm_sim.config import ReplicaConfig
 from kvrm_sim.errors import ConfigError, DoesNotFitError
-from kvrm_sim.policy import MAX_AUTO_SLOTS
+from kvrm_sim.policy_parts import MAX_AUTO_SLOTS
 from kvrm_sim.shapes import (
     Shapes,
     captured_shapes,

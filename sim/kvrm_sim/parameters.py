@@ -32,6 +32,11 @@ class CoreParameters:
         """Blocks are taken as they are written; otherwise a request holds one contiguous run."""
         return bool(self.record[0].reserve == PAGED)
 
+    @property
+    def shares(self) -> bool:
+        """Blocks are shared by the trace's prefix hashes, so arrivals have to come with them."""
+        return bool(self.record[0].sharing)
+
 
 def core_parameters(
     values: Mapping[str, int | float], ladders: Mapping[str, Sequence[int]], parts: tuple[type[Part], ...] = ()

@@ -26,6 +26,7 @@ from kvrm_sim.errors import ConfigError
 from kvrm_sim.plugin_source import source_hash, where
 from kvrm_sim.plugins import KINDS, Part, Router, part_name
 from kvrm_sim.tables import nearest
+from kvrm_sim.words import PLUGGABLE, ROUTERS
 
 __all__ = [
     "GROUP",
@@ -234,9 +235,5 @@ def _parameters(function: Any) -> int:
 def builtin_words(kind: str) -> tuple[str, ...]:
     """The words of a kind that need no plug-in."""
     if kind == Router.kind:
-        from kvrm_sim.routers import ROUTERS  # the simulator's core comes with it
-
         return tuple(ROUTERS)
-    from kvrm_sim.policy import PLUGGABLE  # which asks this module about other words
-
     return get_args(PLUGGABLE[kind])

@@ -6,8 +6,6 @@ its records. It knows nothing of SimPy, files or wall clocks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,16 +21,7 @@ from kvrm_sim.new_arrays import OUT_RECORDS, new_arrays
 from kvrm_sim.parameters import CoreParameters
 from kvrm_sim.plugin_core import core_of, wrong_block
 from kvrm_sim.plugins import Placement
-
-
-@dataclass(slots=True)
-class Sinks:
-    """Where records go as their buffers fill: each is called with a view that is valid during the call."""
-
-    requests: Callable[[st.Records], None]
-    windows: Callable[[st.Records], None]
-    pool: Callable[[st.Records, NDArray[np.int64]], None]
-    events: Callable[[st.Records], None] | None = None
+from kvrm_sim.sinks import Sinks
 
 
 class Replica:

@@ -93,7 +93,7 @@ class ReplicaView:
     def cached_prompt_tokens(self, request: RoutedRequest) -> int:
         """Tokens of its prompt that an admission now would find cached; 0 where nothing is shared."""
         r = self._replica
-        if request.num_ids == 0 or not r.parameters.record[0].sharing:
+        if request.num_ids == 0 or not r.parameters.shares:
             return 0
         prompt, count = request.prompt_tokens, request.num_ids
         return int(cached_tokens(r.parameters.record, r.keys, request.ids, request.ids_at, count, prompt))
@@ -222,17 +222,6 @@ _ROUTERS: dict[str, Callable[[], Router]] = {
     "least-kv": LeastKv,
     "prefix-aware": PrefixAware,
     "session-sticky": SessionSticky,
-}
-
-#: Every router by name, with one line on what it does.
-ROUTERS: dict[str, str] = {
-    "round-robin": "each replica in turn, whatever its state (default)",
-    "least-loaded": "the fewest requests, waiting and running",
-    "least-tokens": "the fewest prompt tokens still to be computed; of equals the fewest requests",
-    "least-kv": "the fewest KV blocks, held and wanted by those who wait",
-    "prefix-aware": "blocks to be prefilled, less what is cached, weighed against blocks held "
-    "(a trace with prefix hashes, a policy that shares)",
-    "session-sticky": "where the session's first request went, and that to the least loaded (a trace with sessions)",
 }
 
 

@@ -12,10 +12,9 @@ are free, and taken at admission); a preempted decode finds its KV again at no c
 from __future__ import annotations
 
 import heapq
-import resource
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,23 +23,23 @@ from numpy.typing import NDArray
 
 from kvrm_sim import state as st
 from kvrm_sim.cluster import MOST_REPLICAS, Cluster, check_cluster
-from kvrm_sim.cluster_records import Target
 from kvrm_sim.columns import SPLIT
 from kvrm_sim.config import ReplicaConfig
 from kvrm_sim.engine import parameters_for_trace
 from kvrm_sim.errors import ConfigError
-from kvrm_sim.feed import CHUNK_ROWS_WITH_IDS, Chunk, arrival_chunks
+from kvrm_sim.feed import CHUNK_ROWS_WITH_IDS, Chunk
 from kvrm_sim.memory import plan_memory
 from kvrm_sim.pager import blocks_for
 from kvrm_sim.parameters import CoreParameters
 from kvrm_sim.peer_links import SharedLink
 from kvrm_sim.plugin_core import say_if_slow
-from kvrm_sim.provenance import run_toml
-from kvrm_sim.records import RunWriter
-from kvrm_sim.result import Collector, RunResult
-from kvrm_sim.routers import LeastKv, Router, router_parts
+from kvrm_sim.result import RunResult
+from kvrm_sim.routers import LeastKv, Router
+from kvrm_sim.run_output import RunOutput, Setup, Several
+from kvrm_sim.sinks import Target
 from kvrm_sim.split_records import Kept, Outputs, Transfers, merged_requests
 from kvrm_sim.split_summary import Side, summarize_split
+from kvrm_sim.words import DEFAULT_ROUTER
 from kvrm_traces import Trace
 
 #: Keys that say how prompts are computed: on a decode replica nothing reads them.
@@ -217,7 +216,7 @@ def run_split(
     *,
     prefill_replicas: int,
     decode_replicas: int,
-    router: str = "round-robin",
+    router: str = DEFAULT_ROUTER,
     prefix_weight: float | None = None,
     out: Path | None = None,
     progress: Callable[[float], None] | None = None,
@@ -235,49 +234,34 @@ def run_split(
     decoding = decode_config(config)
     plans = plan_memory(config), plan_memory(decoding)
     say_if_slow(config.policy.parts)
-    started = time.perf_counter()
-    stop_ns = st.NEVER if stop_at_s is None else round(stop_at_s * 1e9)
-    with RunWriter(out, force=force, request_fields=SPLIT) as writer:
-        collector = Collector(request_fields=SPLIT)
-        target: Target = collector if out is None and keep else writer
-        first, second = _Relay(target, 0), _Relay(target, prefill_replicas)
+    described = {"prefill_replicas": prefill_replicas, "decode_replicas": decode_replicas, "router": router}
+    setup = Setup(
+        trace=trace,
+        config=config,
+        plans=((plans[0], prefill_replicas), (plans[1], decode_replicas)),
+        stop_at_s=stop_at_s,
+        several=Several(request_fields=SPLIT, described=described),
+    )
+    with RunOutput(setup, out, force=force, keep=keep) as output:
+        first, second = _Relay(output.target, 0), _Relay(output.target, prefill_replicas)
         prompts = PrefillSide(parameters_for_trace(trace, config, plans[0]), prefill_replicas, made, first)
         decodes = DecodeSide(
             parameters_for_trace(trace, decoding, plans[1], share=False), decode_replicas, prefill_replicas, second
         )
         outputs, transfers = outputs_of(trace, config), Transfers.none(trace.info.rows)
-        _prefill(prompts, trace, outputs, stop_ns)
+        feed = _first_tokens(prompts.arrivals(trace, CHUNK_ROWS_WITH_IDS), outputs)
+        prompts.serve(feed, setup.stop_ns, lambda _: None)
         moving = [done for done in prompts.prefilled if outputs.delivered[done.row] > 1]
         if progress is not None:
             progress(0.5)
-        decodes.take(moving, outputs, Link.of(config), stop_ns, transfers)
-        kept = first.kept.by_row(), second.kept.by_row()
-        merged = merged_requests(*kept, outputs, transfers)
-        target.requests(merged)
-        about = {"prefill_replicas": prefill_replicas, "decode_replicas": decode_replicas, "router": router}
-        summary = summarize_split(
-            prefill=Side(prompts, plans[0], kept[0]),
-            decode=Side(decodes, plans[1], kept[1]),
-            merged=merged,
-            about=about,
-            config=config,
-            trace=trace.info,
-            transforms=trace.transforms,
-            wall_s=time.perf_counter() - started,
-            peak_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        )
-        of = router_parts(router)
-        writer.document(summary, run_toml(trace, config, driver="span", stop_at_s=stop_at_s, cluster=about, parts=of))
-        writer.commit()
+        decodes.take(moving, outputs, Link.of(config), setup.stop_ns, transfers)
+        sides = Side(prompts.served(), first.kept.by_row()), Side(decodes.served(), second.kept.by_row())
+        merged = merged_requests(sides[0].requests, sides[1].requests, outputs, transfers)
+        output.target.requests(merged)
+        result = output.result(partial(summarize_split, *sides, merged, described))
     if progress is not None:
         progress(1.0)
-    return RunResult(
-        summary=summary,
-        memory_plan=plans[0],
-        config=config,
-        folder=out,
-        _tables=collector.tables() if out is None and keep else {},
-    )
+    return result
 
 
 class _Relay:
@@ -295,10 +279,3 @@ class _Relay:
     def pool(self, samples: st.Records, classes: NDArray[np.int64]) -> None:
         samples["replica"] += self._first
         self._target.pool(samples, classes)
-
-
-def _prefill(prompts: PrefillSide, trace: Trace, outputs: Outputs, stop_ns: int) -> None:
-    with_ids = bool(prompts.replicas[0].parameters.record[0].sharing)
-    sessions = "session_id" in trace.info.columns and not prompts.router.stateless
-    feed = arrival_chunks(trace, CHUNK_ROWS_WITH_IDS, with_ids=with_ids, with_sessions=sessions)
-    prompts.serve(_first_tokens(feed, outputs), stop_ns, lambda _: None)

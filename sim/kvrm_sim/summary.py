@@ -7,17 +7,12 @@ that depends on the machine that simulates (``wall_s``, ``requests_per_wall_s``,
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
 from kvrm_sim.caveats import caveats, is_overloaded
-from kvrm_sim.config import ReplicaConfig
 from kvrm_sim.distribution import Distribution, count_above
+from kvrm_sim.ended import About, Ended
 from kvrm_sim.errors import InvariantError
-from kvrm_sim.memory import MemoryPlan
 from kvrm_sim.state import (
     H_E2E,
     H_ITL,
@@ -29,11 +24,8 @@ from kvrm_sim.state import (
     H_WINDOW_P99,
     NEVER,
     Record,
-    Records,
 )
-
-if TYPE_CHECKING:
-    from kvrm_traces import TraceInfo
+from kvrm_sim.totals import Totals
 
 #: A window's p99 inter-token gap above this many times the run's median is a latency spike.
 SPIKE_FACTOR = 3
@@ -51,59 +43,23 @@ METRICS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Ended:
-    """What a finished (or stopped) run left behind, and over which time it is averaged."""
-
-    params: Record
-    scalars: Record
-    plan: MemoryPlan
-    config: ReplicaConfig
-
-    @property
-    def end_ns(self) -> int:
-        """The last finish; of a run that was stopped with requests in flight, the time of its last step."""
-        return int(self.scalars.now_ns if self.scalars.unfinished else self.scalars.last_finish_ns)
-
-    @property
-    def span_ns(self) -> int:
-        """From the first arrival to the end."""
-        return max(0, self.end_ns - int(self.scalars.first_arrival_ns))
-
-    def mean(self, accumulated: float, unit: int = 1) -> float | None:
-        """Time-weighted mean over the span, of a sum of amount × ns."""
-        return float(accumulated) / self.span_ns * unit if self.span_ns else None
-
-    def per_second(self, amount: int) -> float | None:
-        return int(amount) / self.span_ns * 1e9 if self.span_ns else None
-
-
 def summarize(
+    totals: Totals,
+    about: About,
     *,
-    params: Records,
-    scalars: Records,
-    tallies: Records,
-    histograms: NDArray[np.int64],
-    waiting_tenths: NDArray[np.float64],
-    plan: MemoryPlan,
-    config: ReplicaConfig,
-    trace: TraceInfo,
-    wall_s: float,
-    peak_rss_bytes: int | None,
-    transforms: str | None = None,
     overloaded_apart: bool = False,
     extra_warnings: Sequence[str] = (),
     burstiness: Mapping[str, float | None] | None = None,
 ) -> dict[str, Any]:
-    """Summarise one run. PARAMS [1], SCALARS [1], TALLY [NUM], int64 [NUM, BUCKETS], float64 [10] of waiting × ns.
+    """Summarise one run, of one replica or of several together.
 
     ``overloaded_apart``: a part of what served the trace was overloaded by itself, and so the whole is.
     ``burstiness``: the trace's CV of gaps and Fano factors, where they are known. Raises InvariantError when requests
     are not conserved.
     """
-    ended = _Ended(params[0], scalars[0], plan, config)
-    s = ended.scalars
-    times = {name: Distribution.of(tallies[which], histograms[which]) for name, which in METRICS.items()}
+    ended = Ended(totals, about)
+    s, config, trace = ended.scalars, about.config, about.trace
+    times = {name: _distribution(totals, which) for name, which in METRICS.items()}
     run: dict[str, Any] = {
         "policy": config.policy.name,
         "model": config.model.name,
@@ -116,11 +72,11 @@ def summarize(
             "sha256": trace.sha256,
             "rows": trace.rows,
             "span_s": trace.span_ns / 1e9,
-            "transforms": transforms,
+            "transforms": about.transforms,
         },
         "counts": _counts(s),
         "audit": audit_line(_counts(s)),
-        "overloaded": overloaded_apart or is_overloaded(ended.params, s, waiting_tenths, ended.end_ns),
+        "overloaded": overloaded_apart or is_overloaded(totals),
         **{name: distribution.to_dict() for name, distribution in times.items()},
         **_rates(ended),
         **_memory(ended),
@@ -134,20 +90,24 @@ def summarize(
         "prefill_tokens": int(s.prefill_tokens),
         "delivered_tokens": int(s.delivered_tokens),
         "recompute_tax": _recompute_tax(ended),
-        **_sharing(ended, trace),
+        **_sharing(ended),
         **_optional_parts(ended),
-        **_spikes(times["itl_s"], Distribution.of(tallies[H_WINDOW_P99], histograms[H_WINDOW_P99])),
+        **_spikes(times["itl_s"], _distribution(totals, H_WINDOW_P99)),
         "burstiness": None if burstiness is None else dict(burstiness),
     }
-    run["warnings"] = [*caveats(run, s, plan, config, trace), *extra_warnings]
+    run["warnings"] = [*caveats(run, ended), *extra_warnings]
     run["sim"] = {
         "steps": int(s.steps),
-        "span_s": ended.span_ns / 1e9,
-        "wall_s": wall_s,
-        "requests_per_wall_s": _ratio(s.injected, wall_s),
-        "peak_rss_bytes": peak_rss_bytes,
+        "span_s": totals.span_ns / 1e9,
+        "wall_s": about.wall_s,
+        "requests_per_wall_s": _ratio(s.injected, about.wall_s),
+        "peak_rss_bytes": about.peak_rss_bytes,
     }
     return run
+
+
+def _distribution(totals: Totals, which: int) -> Distribution:
+    return Distribution.of(totals.tallies[which], totals.histograms[which])
 
 
 def audit_line(counts: Mapping[str, int]) -> str:
@@ -163,10 +123,10 @@ def _counts(s: Record) -> dict[str, int]:
     return {name: int(s[name]) for name in ("injected", "completed", "rejected", "truncated", "unfinished")}
 
 
-def _recompute_tax(ended: _Ended) -> float | None:
+def _recompute_tax(ended: Ended) -> float | None:
     """Written KV entries that a preemption threw away, of all tokens computed; None where prompts cost nothing."""
     s = ended.scalars
-    if ended.config.policy.schedule.prefill == "none":
+    if ended.about.config.policy.schedule.prefill == "none":
         return None
     return _ratio(s.recomputed_tokens, s.prefill_tokens + s.delivered_tokens)
 
@@ -175,20 +135,20 @@ def _ratio(part: float, whole: float) -> float | None:
     return float(part) / float(whole) if whole else None
 
 
-def _sharing(ended: _Ended, trace: TraceInfo) -> dict[str, Any]:
+def _sharing(ended: Ended) -> dict[str, Any]:
     """Prompt tokens that were found cached at first admissions; None where the trace has no prefix hashes."""
-    s, unit = ended.scalars, ended.plan.block_bytes
-    if "prefix_hashes" not in trace.columns:
+    s, unit = ended.scalars, ended.about.plan.block_bytes
+    if "prefix_hashes" not in ended.about.trace.columns:
         return {"prefix_hit_tokens": None, "cached_kv_bytes": None, "evicted_blocks": None, "copied_blocks": None}
     return {
         "prefix_hit_tokens": int(s.hit_tokens),
-        "cached_kv_bytes": {"mean": ended.mean(s.acc_cached, unit), "peak": int(s.peak_cached_blocks) * unit},
+        "cached_kv_bytes": ended.both(s.acc_cached, s.peak_cached_blocks, unit),
         "evicted_blocks": int(s.evicted_blocks),
         "copied_blocks": int(s.copied_blocks),
     }
 
 
-def _optional_parts(ended: _Ended) -> dict[str, Any]:
+def _optional_parts(ended: Ended) -> dict[str, Any]:
     """What only some policies have; None where one has not."""
     return {
         "host": _host(ended),
@@ -198,10 +158,10 @@ def _optional_parts(ended: _Ended) -> dict[str, Any]:
     }
 
 
-def _host(ended: _Ended) -> dict[str, Any] | None:
+def _host(ended: Ended) -> dict[str, Any] | None:
     """What went to the host's pool and came back; None without one."""
-    s, plan = ended.scalars, ended.plan
-    if ended.config.policy.host is None:
+    s, plan = ended.scalars, ended.about.plan
+    if ended.about.config.policy.host is None:
         return None
     return {
         "pool_blocks": plan.host_blocks,
@@ -219,18 +179,18 @@ def _host(ended: _Ended) -> dict[str, Any] | None:
     }
 
 
-def _compaction(ended: _Ended) -> dict[str, Any] | None:
+def _compaction(ended: Ended) -> dict[str, Any] | None:
     s = ended.scalars
-    if ended.config.policy.pager.compaction == "none":
+    if ended.about.config.policy.pager.compaction == "none":
         return None
     moved = int(s.compacted_blocks)
-    return {"blocks": moved, "groups": int(s.compaction_groups), "bytes_moved": moved * ended.plan.block_bytes}
+    return {"blocks": moved, "groups": int(s.compaction_groups), "bytes_moved": moved * ended.about.plan.block_bytes}
 
 
-def _run_ahead(ended: _Ended) -> dict[str, Any] | None:
+def _run_ahead(ended: Ended) -> dict[str, Any] | None:
     """Rows that ran on behind their end (counted once a step), and rows that had to wait for pending blocks."""
     s = ended.scalars
-    if ended.config.policy.schedule.run_ahead == 0:
+    if ended.about.config.policy.schedule.run_ahead == 0:
         return None
     return {
         "wasted_rows": int(s.ended_rows),
@@ -239,9 +199,9 @@ def _run_ahead(ended: _Ended) -> dict[str, Any] | None:
     }
 
 
-def _speculation(ended: _Ended) -> dict[str, Any] | None:
+def _speculation(ended: Ended) -> dict[str, Any] | None:
     s = ended.scalars
-    if ended.config.policy.speculation is None:
+    if ended.about.config.policy.speculation is None:
         return None
     return {
         "drafted_tokens": int(s.drafted_tokens),
@@ -250,13 +210,13 @@ def _speculation(ended: _Ended) -> dict[str, Any] | None:
     }
 
 
-def _captures(ended: _Ended) -> int:
+def _captures(ended: Ended) -> int:
     """Graphs captured: before the run, or in it."""
-    first_use = ended.config.policy.launch.capture == "first_use"
-    return int(ended.scalars.captures) if first_use else ended.plan.num_graphs
+    first_use = ended.about.config.policy.launch.capture == "first_use"
+    return int(ended.scalars.captures) if first_use else ended.about.total(lambda plan: plan.num_graphs)
 
 
-def _rates(ended: _Ended) -> dict[str, Any]:
+def _rates(ended: Ended) -> dict[str, Any]:
     """Throughput, over the whole run and over the steady window. Requests that end by a limit count as finishes."""
     s, p = ended.scalars, ended.params
     finishes = s.completed + s.truncated
@@ -264,47 +224,44 @@ def _rates(ended: _Ended) -> dict[str, Any]:
     window_ns = int(p.steady_until_ns - p.steady_from_ns) if known else 0
     steady = window_ns > 0 and s.steady_finishes >= STEADY_LEAST_FINISHES
 
-    def both(whole: int, within: int) -> dict[str, float | None]:
+    def rates(whole: int, within: int) -> dict[str, float | None]:
         return {"whole": ended.per_second(whole), "steady": int(within) / window_ns * 1e9 if steady else None}
 
     return {
-        "output_tokens_per_s": both(s.delivered_tokens, s.steady_tokens),
-        "requests_per_s": both(finishes, s.steady_finishes),
+        "output_tokens_per_s": rates(s.delivered_tokens, s.steady_tokens),
+        "requests_per_s": rates(finishes, s.steady_finishes),
         "steady_window_s": [int(p.steady_from_ns) / 1e9, int(p.steady_until_ns) / 1e9] if known else None,
         "steady_finishes": int(s.steady_finishes) if known else None,
         "completed_share": _ratio(s.completed, s.injected),
     }
 
 
-def _memory(ended: _Ended) -> dict[str, Any]:
-    s, plan = ended.scalars, ended.plan
+def _memory(ended: Ended) -> dict[str, Any]:
+    """Sizes are of one device of each replica, added up over the replicas."""
+    s, plan, total = ended.scalars, ended.about.plan, ended.about.total
     block_tokens = int(ended.params.block_size)
-
-    def both(accumulated: float, peak: int, unit: int) -> dict[str, float | int | None]:
-        return {"mean": ended.mean(accumulated, unit), "peak": int(peak) * unit}
-
     return {
-        "reserved_kv_bytes": both(s.acc_reserved, s.peak_reserved_blocks, plan.block_bytes),
-        "allocated_kv_bytes": both(s.acc_allocated, s.peak_allocated_blocks, plan.block_bytes),
-        "used_kv_bytes": both(s.acc_used, s.peak_used_tokens, plan.kv_bytes_per_token),
-        "kv_footprint_bytes": plan.kv_footprint_bytes,
-        "staging_bytes": plan.factors.staging_bytes,
-        "graphs_bytes": plan.factors.graphs_bytes,
-        "pool_bytes": plan.pool_bytes,
-        "pool_blocks": plan.pool_blocks,
+        "reserved_kv_bytes": ended.both(s.acc_reserved, s.peak_reserved_blocks, plan.block_bytes),
+        "allocated_kv_bytes": ended.both(s.acc_allocated, s.peak_allocated_blocks, plan.block_bytes),
+        "used_kv_bytes": ended.both(s.acc_used, s.peak_used_tokens, plan.kv_bytes_per_token),
+        "kv_footprint_bytes": total(lambda plan: plan.kv_footprint_bytes),
+        "staging_bytes": total(lambda plan: plan.factors.staging_bytes),
+        "graphs_bytes": total(lambda plan: plan.factors.graphs_bytes),
+        "pool_bytes": total(lambda plan: plan.pool_bytes),
+        "pool_blocks": total(lambda plan: plan.pool_blocks),
         "block_bytes": plan.block_bytes,
         "block_size_tokens": block_tokens,
         "kv_bytes_per_token": plan.kv_bytes_per_token,
         "block_fill": _ratio(s.acc_used, s.acc_allocated * block_tokens),
-        "slots": plan.slots,
-        "running": {"mean": ended.mean(s.acc_running), "peak": int(s.peak_running)},
-        "waiting": {"mean": ended.mean(s.acc_waiting), "peak": int(s.peak_waiting)},
+        "slots": total(lambda plan: plan.slots),
+        "running": ended.both(s.acc_running, s.peak_running),
+        "waiting": ended.both(s.acc_waiting, s.peak_waiting),
     }
 
 
-def _transfer(ended: _Ended) -> dict[str, Any]:
+def _transfer(ended: Ended) -> dict[str, Any]:
     """Moves from the pool to staging. Nothing is staged in a step with prefill tokens: groups are per decode step."""
-    s, plan = ended.scalars, ended.plan
+    s, plan = ended.scalars, ended.about.plan
     return {
         "groups": int(s.groups),
         "groups_per_step_mean": _ratio(s.groups, s.decode_steps),

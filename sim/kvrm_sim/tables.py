@@ -180,9 +180,13 @@ class Table(BaseModel):
         """The table as TOML; ``from_toml`` gives an equal table back."""
         return tomli_w.dumps(self.to_dict())
 
+    def _given(self) -> dict[str, Any]:
+        """The values that the table was made from: what follows from others is to be derived anew."""
+        return self.to_dict()
+
     def override(self, changes: Mapping[str, Any]) -> Self:
         """A new table with dotted keys replaced (``{"pager.block_size_tokens": 32}``), checked as a whole."""
-        values = self.to_dict()
+        values = self._given()
         for dotted, value in changes.items():
             set_dotted(values, dotted, value)
         return type(self).from_dict(values)

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import kvrm
-from kvrm_sim.policy import PrefillMode
+from kvrm_sim.words import PrefillMode
 from kvrm_traces.errors import InputError
 
 

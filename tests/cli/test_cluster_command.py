@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import kvrm
-from kvrm_sim.routers import ROUTERS
+from kvrm_sim.words import ROUTERS
 from kvrm_traces.errors import InputError
 from tests.cli.cli_process import kvrm as command
 from tests.cli.cli_process import refusal

@@ -66,6 +66,28 @@ def test_a_trace_that_moved_is_named(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "timeline: " in capsys.readouterr().out
 
 
+def test_a_report_finds_a_trace_that_moved_or_does_without(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = "\n".join(f"{at},100,{20 + at}" for at in range(50))
+    trace, folder, out = tmp_path / "before.csv", tmp_path / "run", tmp_path / "report.html"
+    trace.write_text(f"when,in,out\n{rows}\n", encoding="utf-8")
+    columns = {"arrival": "when", "prompt_tokens": "in", "output_tokens": "out"}
+    kvrm.replay(kvrm.open_trace(trace, columns=columns, unit="s").limit(40), "kv-rm", out=folder)
+    trace.rename(tmp_path / "after.csv")
+    for more, said in (([], "is not there"), (["--no-inspect"], "was not to be opened")):
+        assert run_command(["report", str(folder), "-o", str(out), "--force", *more]) == 0
+        assert said in out.read_text(encoding="utf-8")
+    named = ["--trace", str(tmp_path / "after.csv"), "--unit", "s"]
+    named += [word for pair in columns.items() for word in ("--column", "=".join(pair))]
+    assert run_command(["report", str(folder), "-o", str(out), "--force", *named]) == 0
+    text = out.read_text(encoding="utf-8")
+    assert "not of the trace itself" not in text
+    assert "<dt>rejected rows</dt>" in text
+    capsys.readouterr()
+    assert run_command(["report", str(folder), "--trace", "chat-burst", "-o", str(tmp_path / "x")]) == 2
+    assert "give one that they replayed" in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()
+
+
 def test_what_cannot_be_written_or_read_is_refused_before_the_work(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -75,7 +97,8 @@ def test_what_cannot_be_written_or_read_is_refused_before_the_work(
         assert "not the folder of a run" in refused(capsys, command, tmp_path / "nowhere", "-o", tmp_path / "new")
     assert "FIRST:LAST" in refused(capsys, "timeline", run, "--blocks", "x", "-o", tmp_path / "new")
     assert "START:END" in refused(capsys, "timeline", run, "--window", "9:3", "-o", tmp_path / "new")
-    assert "--trace" in refused(capsys, "timeline", run, "--unit", "s", "-o", tmp_path / "new")
+    for command in ("report", "timeline"):
+        assert "--trace" in refused(capsys, command, run, "--unit", "s", "-o", tmp_path / "new")
     assert "should be as many distinct names as runs (kv-rm)" in refused(
         capsys, "report", run, "--name", "a", "--name", "a", "-o", tmp_path / "new"
     )

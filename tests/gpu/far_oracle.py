@@ -11,7 +11,7 @@ import torch
 
 from kvrm_gpu.llama import Llama
 from kvrm_sim.executor import StepPlan
-from kvrm_sim.policy import FarHistory
+from kvrm_sim.policy_parts import FarHistory
 from tests.gpu.plain_llama import logits
 
 BLOCK = 4

@@ -27,7 +27,8 @@ from kvrm_sim.links import IN
 from kvrm_sim.memory import MemoryPlan, plan_memory
 from kvrm_sim.moves import MOVE_KINDS
 from kvrm_sim.pager import blocks_for
-from kvrm_sim.replica import Replica, Sinks
+from kvrm_sim.replica import Replica
+from kvrm_sim.sinks import Sinks
 from tests.gpu.devices import on_cpu
 from tests.gpu.plain_llama import continuation
 

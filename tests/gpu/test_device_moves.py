@@ -28,7 +28,7 @@ from kvrm_sim.config import ReplicaConfig
 from kvrm_sim.executor import RecordedExecutor, StepPlan, drive
 from kvrm_sim.memory import GIB, plan_memory
 from kvrm_sim.moves import MOVE_KINDS
-from kvrm_sim.policy import Host
+from kvrm_sim.policy_parts import Host
 from kvrm_sim.replica import Replica
 from tests.gpu.descriptors import empty_descriptor
 from tests.gpu.devices import DEVICES, backend_of

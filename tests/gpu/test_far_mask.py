@@ -13,7 +13,7 @@ from kvrm_gpu.llama import Llama
 from kvrm_gpu.prompts import random_prompt
 from kvrm_gpu.reference_tokens import TokenCheck
 from kvrm_sim import state as st
-from kvrm_sim.policy import FarHistory
+from kvrm_sim.policy_parts import FarHistory
 from tests.gpu.far_oracle import BLOCK, Life, mask_of
 from tests.gpu.plain_llama import logits
 from tests.gpu.served import MODEL

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvrm_sim import policy as words
 from kvrm_sim import state as st
+from kvrm_sim import words
 from kvrm_sim.config import OverLimit
 from kvrm_sim.cost import time_step
 from kvrm_sim.derivation import UNLIMITED_TOKENS, code, largest_run_blocks, sharing_values
 from kvrm_sim.parameters import CoreParameters, core_parameters
-from kvrm_sim.replica import Replica, Sinks
+from kvrm_sim.replica import Replica
+from kvrm_sim.sinks import Sinks
 from tests.sim.reference_records import Arrival, ReferenceConfig, RequestRow
 
 #: The integers of docs/semantics.md section 6.

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 
 from kvrm_sim.config import ReplicaConfig
+from kvrm_sim.ended import About
 from kvrm_sim.memory import plan_memory
 from kvrm_sim.meters import BUCKETS
 from kvrm_sim.state import NUM_HISTOGRAMS, PARAMS, SCALARS, TALLY
 from kvrm_sim.summary import summarize
+from kvrm_sim.totals import Totals
 from kvrm_traces import TraceInfo
 
 MS = 1_000_000
@@ -88,16 +90,12 @@ def summary_of(
     for name, value in {**SCALAR_DEFAULTS, **scalars}.items():
         record[name] = value
     tallies, histograms = tallied(times_ns or {})
-    return summarize(
-        params=params,
-        scalars=record,
-        tallies=tallies,
-        histograms=histograms,
-        waiting_tenths=np.asarray(waiting_means, np.float64) * (SPAN_NS // 10),
-        plan=plan,
+    waiting_tenths = np.asarray(waiting_means, np.float64) * (SPAN_NS // 10)
+    about = About(
         config=config,
+        plans=((plan, 1),),
         trace=trace or make_trace(rows=int(record[0].injected)),
         wall_s=0.5,
         peak_rss_bytes=1 << 28,
-        burstiness=burstiness,
     )
+    return summarize(Totals(params, record, tallies, histograms, waiting_tenths), about, burstiness=burstiness)

@@ -8,7 +8,7 @@ import pytest
 
 from kvrm_sim import state as st
 from kvrm_sim.derivation import code
-from kvrm_sim.policy import Preempt
+from kvrm_sim.words import Preempt
 from tests.sim.core_runs import CoreRun, arrival_ids, arrival_records, new_run, parameters_for, run_core
 from tests.sim.reference_records import Arrival, ReferenceConfig
 from tests.sim.small_replays import S, core, free_blocks, paged, total

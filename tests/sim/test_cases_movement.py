@@ -7,8 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from kvrm_sim import policy as words
 from kvrm_sim import state as st
+from kvrm_sim import words
 from kvrm_sim.config import ReplicaConfig
 from kvrm_sim.cost import time_step
 from kvrm_sim.derivation import code, parameters_of

@@ -21,9 +21,10 @@ from kvrm_sim.engine import run
 from kvrm_sim.errors import ConfigError
 from kvrm_sim.feed import arrival_chunks
 from kvrm_sim.memory import plan_memory
-from kvrm_sim.replica import Replica, Sinks
+from kvrm_sim.replica import Replica
 from kvrm_sim.result import Collector, RunResult
-from kvrm_sim.routers import ROUTERS
+from kvrm_sim.sinks import Sinks
+from kvrm_sim.words import ROUTERS
 from kvrm_traces import Trace, open_trace
 from tests.sim.small_replays import Row, S, random_rows, tiny, trace_of
 
@@ -245,6 +246,19 @@ def test_a_flooded_replica_makes_the_run_an_overloaded_one(tmp_path: Path) -> No
     assert [row["overloaded"] for row in result.summary["cluster"]["per_replica"]] == [True, False]
     assert result.summary["overloaded"]
     assert any(line.startswith("replicas_overloaded: 1 of 2 replicas (0)") for line in result.warnings)
+
+
+def test_captures_in_the_run_are_counted_once_and_those_before_it_for_each_replica(tmp_path: Path) -> None:
+    trace = trace_of(tmp_path, *random_rows(random.Random(11), 60))
+
+    def captured(capture: str, replicas: int) -> tuple[int, int]:
+        changes = {"schedule.slots": 4, "launch.capture": capture}
+        result = run_cluster(trace, tiny("graph-paged", overrides=changes), replicas=replicas)
+        return result.summary["captures"], sum(result.steps["captures"].to_pylist())
+
+    summed, in_steps = captured("first_use", 3)
+    assert summed == in_steps > 0
+    assert captured("warm", 3) == (3 * captured("warm", 1)[0], 0)
 
 
 def test_a_replica_that_gets_nothing_is_a_row_of_zeros(tmp_path: Path) -> None:

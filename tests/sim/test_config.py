@@ -185,6 +185,34 @@ def test_a_combination_is_refused_with_its_reason(policy: str, changes: dict[str
     assert f"policy {policy!r}" in message
 
 
+def test_a_block_that_its_mapping_decides_is_refused_unless_it_is_that_one() -> None:
+    """A page of 64 KiB holds 32 tokens of a layer's keys of this model on one device, 64 of them on each of two."""
+    made = ReplicaConfig.from_names("vmm", "llama-3-8b", "a100-80gb-sxm")
+    assert made.policy.pager.block_size_tokens == 32
+    with pytest.raises(ConfigError) as caught:
+        made.override({"policy.pager.block_size_tokens": 48})
+    message = str(caught.value)
+    assert "pager.block_size_tokens = 48 has no effect" in message
+    assert "with pager.page_kib = 64 one holds 32 tokens of model 'llama-3-8b'" in message
+    with pytest.raises(ConfigError, match="block_size_tokens = 32 has no effect"):
+        ReplicaConfig(
+            policy=load_policy("vmm").override({"pager.block_size_tokens": 32}),
+            model=made.model,
+            hardware=made.hardware,
+            tensor_parallel=2,
+        )
+    assert made.override({"policy.pager.block_size_tokens": 32}) == made, "what follows anyway may be written down"
+
+
+@pytest.mark.parametrize(
+    ("changes", "tokens"), [({"policy.pager.page_kib": 2048}, 1024), ({"tensor_parallel": 2}, 64), ({"seed": 3}, 32)]
+)
+def test_a_block_of_mapped_pages_follows_what_changes(changes: dict[str, object], tokens: int) -> None:
+    made = ReplicaConfig.from_names("vmm", "llama-3-8b", "a100-80gb-sxm").override(changes)
+    assert made.policy.pager.block_size_tokens == tokens
+    assert ReplicaConfig.from_toml(made.to_toml()) == made
+
+
 @pytest.mark.parametrize(
     "changes",
     [

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as hs
 
-from kvrm_sim import cost
-from kvrm_sim import policy as words
+from kvrm_sim import cost, words
 from kvrm_sim import state as st
 from kvrm_sim.config import ReplicaConfig
 from kvrm_sim.derivation import code, parameters_of

@@ -8,7 +8,8 @@ from kvrm_sim import state as st
 from kvrm_sim.config import ReplicaConfig, load_hardware, load_model, load_policy
 from kvrm_sim.derivation import parameters_of
 from kvrm_sim.memory import GIB, plan_memory
-from kvrm_sim.replica import Replica, Sinks
+from kvrm_sim.replica import Replica
+from kvrm_sim.sinks import Sinks
 
 #: (arrival, prompt, output); the pool holds 14 blocks of 4 tokens.
 REQUESTS = [

@@ -156,7 +156,7 @@ def test_presets_hold_the_quantiles_of_the_traces_that_they_name(shared_traces: 
     for lengths, name in ((fitted.prompt, "prompt_tokens"), (fitted.output, "output_tokens")):
         assert isinstance(lengths, Quantiles)
         expected = np.rint(np.quantile(column(trace, name), lengths.probabilities)).astype(int)
-        assert list(lengths.tokens) == expected.tolist()
+        assert list(lengths.values) == expected.tolist()
 
 
 @pytest.mark.parametrize(("preset", "path"), [("azure-conv-like", CONV), ("azure-code-like", CODE)])

@@ -18,7 +18,8 @@ from tests.traces.rows import column, rows_of
 
 
 def test_the_built_in_traces_are_those_that_the_documentation_lists() -> None:
-    assert set(BUILTINS) == {"azure-conv-like", "azure-code-like", "chat-burst", "long-context", "sharegpt-like"}
+    listed = {"azure-conv-like", "azure-code-like", "chat-burst", "chat-sessions", "long-context", "sharegpt-like"}
+    assert set(BUILTINS) == listed
     assert all(BUILTINS.values())
 
 
@@ -92,7 +93,7 @@ def test_a_modulated_process_spends_its_time_as_its_sojourns_say() -> None:
 
 
 def test_quantiles_are_hit_and_never_passed() -> None:
-    drawn = Quantiles(probabilities=(0, 0.5, 1), tokens=(10, 100, 5000)).draw(np.random.default_rng(0), 100_000)
+    drawn = Quantiles(probabilities=(0, 0.5, 1), values=(10, 100, 5000)).draw(np.random.default_rng(0), 100_000)
     assert np.median(drawn) == pytest.approx(100, rel=0.02)
     assert 10 <= drawn.min() <= drawn.max() <= 5000
 

@@ -8,7 +8,7 @@ the tasks out one by one as processes fall idle, so that tasks may come from a g
             ...
 
 Processes outlive a ``map``, for the next one. :class:`SerialEngine` is this process itself; :class:`LocalEngine` is
-processes of this machine (engine_local.py); ``RayEngine`` is a Ray cluster (engine_ray.py).
+processes of this machine (engine_local.py); ``RayEngine`` is a Ray cluster (engine_ray.py). By name: named.py.
 """
 
 from __future__ import annotations
@@ -86,28 +86,6 @@ class SerialEngine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         pass
-
-
-def make_engine(name: str = "local", *, workers: int | None = None, address: str | None = None) -> Engine:
-    """An engine by name: ``local``, ``workers`` processes of this machine (None: one a core), or ``ray``, the cluster
-    at ``address`` (None: one of ``workers`` processes, on this machine). Raises InputError.
-    """
-    if name == "ray":
-        from kvrm_analysis.engines.engine_ray import RayEngine
-
-        return RayEngine(workers, address=address)
-    if name != "local":
-        raise InputError(f"engine = {name!r}: should be 'local' or 'ray'")
-    if address is not None:
-        raise InputError(f"address = {address!r}: only engine 'ray' has one")
-    from kvrm_analysis.engines.engine_local import LocalEngine
-
-    return LocalEngine(workers)
-
-
-def engine_of(engine: str | Engine, *, workers: int | None = None, address: str | None = None) -> Engine:
-    """An engine as it is, or by its name (:func:`make_engine`)."""
-    return make_engine(engine, workers=workers, address=address) if isinstance(engine, str) else engine
 
 
 def cores() -> int:

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kvrm_sim.words import DEFAULT_ROUTER
+
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
 
 DEFAULT_MODEL = "llama-3-8b"
 DEFAULT_HARDWARE = "a100-80gb-sxm"
-DEFAULT_ROUTER = "round-robin"
 
 #: Keys that only say how prompts are computed: a policy with one of them and no prefill is refused as meaningless.
 ABOUT_PREFILL = ("launch.mixed", "launch.token_sizes", "schedule.token_budget")
@@ -158,7 +159,7 @@ def run_replicas(trace: Trace, config: ReplicaConfig, options: Mapping[str, Any]
 
     how.pop("driver", None)
     if "engine" in given:
-        from kvrm_analysis.engines.engines import engine_of
+        from kvrm_analysis.engines.named import engine_of
         from kvrm_analysis.engines.shards import run_sharded
 
         chosen, workers, address = (given.pop(name, None) for name in OF_AN_ENGINE)

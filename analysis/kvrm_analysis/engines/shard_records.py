@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvrm_sim import state as st
-from kvrm_sim.cluster_records import Target, ended_ns
+from kvrm_sim.cluster_records import ended_ns
 from kvrm_sim.columns import with_fields
 from kvrm_sim.errors import RunError
+from kvrm_sim.sinks import Target
 
 #: Records of a block that is read at a time.
 BLOCK_RECORDS = 65_536
@@ -31,7 +32,7 @@ _CLASSES = np.dtype((np.int64, (st.RUN_CLASSES,)))
 
 
 class Spool:
-    """Where the records of one shard go: a file a stream in ``folder``, None: nowhere. See ``cluster_records.Target``.
+    """Where the records of one shard go: a file a stream in ``folder``, None: nowhere. See ``kvrm_sim.sinks.Target``.
 
     ``replicas``: which replica of the cluster each of the shard's is; ascending, so that their order stays.
     """

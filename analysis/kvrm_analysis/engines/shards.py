@@ -8,64 +8,38 @@ replicas, and prefill apart from decode.
 
 from __future__ import annotations
 
-import resource
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvrm_analysis.engines.engines import Engine, Lost
-from kvrm_analysis.engines.replicas import DEFAULT_ROUTER
 from kvrm_analysis.engines.shard_records import Spool, merge
-from kvrm_sim import state as st
 from kvrm_sim.cluster import Cluster, check_cluster
-from kvrm_sim.cluster_summary import summarize_cluster
+from kvrm_sim.cluster_summary import Served, summarize_several
 from kvrm_sim.columns import REPLICA
 from kvrm_sim.config import ReplicaConfig
 from kvrm_sim.engine import parameters_for_trace
 from kvrm_sim.errors import ConfigError, RunError
-from kvrm_sim.feed import CHUNK_ROWS, CHUNK_ROWS_WITH_IDS, Chunk, arrival_chunks
+from kvrm_sim.feed import CHUNK_ROWS, Chunk, arrival_chunks, rows_for
 from kvrm_sim.memory import plan_memory
 from kvrm_sim.parameters import CoreParameters
 from kvrm_sim.plugin_registry import PartSource, using
 from kvrm_sim.plugins import Part
-from kvrm_sim.provenance import run_toml
-from kvrm_sim.records import RunWriter
-from kvrm_sim.replica import Replica
-from kvrm_sim.result import Collector, RunResult
+from kvrm_sim.result import RunResult
 from kvrm_sim.routers import ReplicaView, RoundRobin, RoutedRequest, Router, make_router, router_parts
+from kvrm_sim.run_output import RunOutput, Setup, Several
+from kvrm_sim.words import DEFAULT_ROUTER
 from kvrm_traces import Trace
 from kvrm_traces.shared import in_memory
-
-#: With prefix hashes every replica keeps those of a whole chunk.
-_LEAST_ROWS = 256
-
-
-class Totals(NamedTuple):
-    """What of a replica's arrays a summary is made of."""
-
-    tallies: st.Records
-    histograms: NDArray[np.int64]
-    waiting_tenths: NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class EndedReplica:
-    """A replica that has served its share in another process: what a summary reads of it."""
-
-    at: int
-    scalars: st.Records
-    arrays: Totals
-    busy_ns: int
-    parameters: CoreParameters | None = None
 
 
 @dataclass(frozen=True)
@@ -79,7 +53,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class ShardWork:
-    """See :class:`kvrm_analysis.engines.engines.Work`: tasks are :class:`Shard`, results the ended replicas."""
+    """See :class:`kvrm_analysis.engines.engines.Work`: tasks are :class:`Shard`, results what its replicas counted."""
 
     trace: Trace
     config: ReplicaConfig
@@ -88,7 +62,7 @@ class ShardWork:
     stop_ns: int
     plugins: tuple[PartSource, ...] = ()
 
-    def start(self) -> Callable[[Shard], list[EndedReplica]]:
+    def start(self) -> Callable[[Shard], dict[int, Served]]:
         """Nothing needs to be compiled first: the first shard's first chunk does."""
         return self._run
 
@@ -96,26 +70,17 @@ class ShardWork:
         """With the trace's columns in it."""
         return replace(self, trace=in_memory(self.trace).open())
 
-    def _run(self, shard: Shard) -> list[EndedReplica]:
+    def _run(self, shard: Shard) -> dict[int, Served]:
         with using(self.plugins), Spool(shard.folder, shard.number, shard.replicas) as spool:
             parameters = parameters_for_trace(self.trace, self.config, plan_memory(self.config))
             own = _OwnRows(make_router(self.router), self.replicas, shard.replicas)
             cluster = Cluster(parameters, len(shard.replicas), own, spool)
             cluster.serve(own.feed(self._chunks(parameters)), self.stop_ns, lambda _: None)
-            return [
-                EndedReplica(
-                    at,
-                    replica.scalars,
-                    Totals(replica.arrays.tallies, replica.arrays.histograms, replica.arrays.waiting_tenths),
-                    busy_ns,
-                )
-                for at, replica, busy_ns in zip(shard.replicas, cluster.replicas, cluster.records.busy_ns, strict=True)
-            ]
+            return dict(zip(shard.replicas, cluster.served(), strict=True))
 
     def _chunks(self, parameters: CoreParameters) -> Iterator[Chunk]:
-        with_ids = bool(parameters.record[0].sharing)
-        rows = max(_LEAST_ROWS, CHUNK_ROWS_WITH_IDS // self.replicas) if with_ids else CHUNK_ROWS
-        return arrival_chunks(self.trace, rows, with_ids=with_ids)
+        rows = rows_for(self.replicas) if parameters.shares else CHUNK_ROWS
+        return arrival_chunks(self.trace, rows, with_ids=parameters.shares)
 
 
 class _OwnRows:
@@ -188,42 +153,24 @@ def run_sharded(
     check_cluster(replicas, router, None, trace, config)
     check_shards(router)
     plan = plan_memory(config)
-    parameters = parameters_for_trace(trace, config, plan)
-    stop_ns = st.NEVER if stop_at_s is None else round(stop_at_s * 1e9)
+    parameters_for_trace(trace, config, plan)  # what a trace cannot have with a policy is an error before any process
     count = min(engine.workers, replicas)
-    with RunWriter(out, force=force, request_fields=REPLICA) as writer, _spools(out, keep) as folder:
-        collector = Collector(request_fields=REPLICA)
-        started = time.perf_counter()
+    described = {"replicas": replicas, "router": router}
+    setup = Setup(
+        trace=trace,
+        config=config,
+        plans=((plan, replicas),),
+        stop_at_s=stop_at_s,
+        several=Several(request_fields=REPLICA, described=described),
+    )
+    with RunOutput(setup, out, force=force, keep=keep) as output, _spools(out, keep) as folder:
         parts = (*config.policy.parts, *router_parts(router))
-        work = ShardWork(trace, config, replicas, router, stop_ns, _sources(parts))
+        work = ShardWork(trace, config, replicas, router, setup.stop_ns, _sources(parts))
         shards = [Shard(at, tuple(range(at, replicas, count)), folder) for at in range(count)]
-        ended = _ended(engine, work, shards, parameters, progress)
+        served = _served(engine, work, shards, progress)
         if folder is not None:
-            merge(folder, count, writer if out is not None else collector)
-        about = {"router": router}
-        summary = summarize_cluster(
-            replicas=cast("list[Replica]", ended),
-            busy_ns=[replica.busy_ns for replica in ended],
-            router=about,
-            plan=plan,
-            config=config,
-            trace=trace.info,
-            transforms=trace.transforms,
-            wall_s=time.perf_counter() - started,
-            peak_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        )
-        text = run_toml(
-            trace,
-            config,
-            driver="span",
-            stop_at_s=stop_at_s,
-            cluster={"replicas": replicas, **about},
-            parts=router_parts(router),
-        )
-        writer.document(summary, text)
-        writer.commit()
-    tables = collector.tables() if out is None and keep else {}
-    return RunResult(summary=summary, memory_plan=plan, config=config, folder=out, _tables=tables)
+            merge(folder, count, output.target)
+        return output.result(partial(summarize_several, {"": served}, described))
 
 
 @contextmanager
@@ -247,19 +194,15 @@ def _sources(parts: Sequence[type[Part]]) -> tuple[PartSource, ...]:
     )
 
 
-def _ended(
-    engine: Engine,
-    work: ShardWork,
-    shards: Sequence[Shard],
-    parameters: CoreParameters,
-    progress: Callable[[float], None] | None,
-) -> list[EndedReplica]:
-    """All replicas of the cluster, in order, each with its parameters."""
-    found: list[EndedReplica] = []
+def _served(
+    engine: Engine, work: ShardWork, shards: Sequence[Shard], progress: Callable[[float], None] | None
+) -> list[Served]:
+    """What all replicas of the cluster have counted, in order."""
+    found: dict[int, Served] = {}
     for _, result in engine.map(work, shards):
         if isinstance(result, Lost):
             raise RunError(f"a shard of the cluster is lost: {result.reason}")
-        found += result
+        found |= result
         if progress is not None:
             progress(len(found) / work.replicas)
-    return [replace(replica, parameters=parameters) for replica in sorted(found, key=lambda replica: replica.at)]
+    return [found[at] for at in range(work.replicas)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -255,15 +254,3 @@ def _settings(settings: Mapping[str, Any]) -> str:
 
 def _value(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def write_answer(tuned: Tuned, folder: Path) -> Path:
-    """study.toml, trials.csv, summary.json and the figure tune.png and .svg into the folder; returns the figure."""
-    import pandas as pd
-
-    from kvrm_analysis.searches.tune_figure import tune_figure
-
-    (folder / "study.toml").write_text(tuned.study.file.text, encoding="utf-8")
-    pd.DataFrame(tuned.to_rows()).to_csv(folder / "trials.csv", index=False, lineterminator="\n")
-    (folder / "summary.json").write_text(json.dumps(tuned.to_dict(), indent=2) + "\n", encoding="utf-8")
-    return tune_figure(tuned, folder / "tune.png")

@@ -25,8 +25,8 @@ from pydantic import BaseModel, Field, StrictBool, StrictFloat, StrictInt, Stric
 from kvrm_sim.config import HardwareProfile, ModelSpec, Policy, ReplicaConfig
 from kvrm_sim.errors import ConfigError
 from kvrm_sim.hardware import Coefficient
-from kvrm_sim.policy import PrefillMode
 from kvrm_sim.tables import PositiveFloat, PositiveInt, Table, guess, problem
+from kvrm_sim.words import PrefillMode
 
 #: Dotted keys to plain values (numbers, words, lists, tables); None: the key is unset, so that its default holds.
 Settings: TypeAlias = Mapping[str, Any]

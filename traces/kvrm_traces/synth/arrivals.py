@@ -88,6 +88,15 @@ class ModulatedPoisson:
             now_ns += int(np.rint(ends_s[-1] * 1e9))
 
 
+def from_first(process: ArrivalProcess, rng: np.random.Generator) -> Iterator[Times]:
+    """The blocks of a process, on a clock on which its first arrival is 0."""
+    first_ns: int | None = None
+    for block in process.blocks(rng):
+        if first_ns is None and block.size:
+            first_ns = int(block[0])
+        yield block - (first_ns or 0)
+
+
 def parse_arrivals(text: str) -> Renewal:
     """'poisson:RATE' or 'gamma:RATE:CV', RATE in requests/s: the stated process of a file without arrivals."""
     kind, *numbers = text.split(":")

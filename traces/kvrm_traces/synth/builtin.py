@@ -14,10 +14,12 @@ from kvrm_traces.errors import TraceError
 from kvrm_traces.measure import Clock
 from kvrm_traces.schema import REQUIRED, TraceInfo, pace, schema_of
 from kvrm_traces.selection import checked_count
+from kvrm_traces.store import Store
 from kvrm_traces.stream import Stream
-from kvrm_traces.synth.arrivals import BLOCK_ROWS, ArrivalProcess
+from kvrm_traces.synth.arrivals import BLOCK_ROWS, from_first
+from kvrm_traces.synth.conversations import COLUMNS, ConversationStore
 from kvrm_traces.synth.lengths import Lengths
-from kvrm_traces.synth.preset import Preset, load_preset, load_presets
+from kvrm_traces.synth.preset import LONGEST_NS, Preset, load_preset, load_presets
 from kvrm_traces.trace import Trace
 
 _PRESETS = load_presets()
@@ -57,27 +59,15 @@ class BuiltinStore:
     def _stream(self, name: str) -> Stream:
         rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(self._seed, spawn_key=(_STREAMS[name],))))
         if name == "arrival_ns":
-            return Stream(_from_first(self._preset.arrivals, rng))
+            return Stream(from_first(self._preset.arrivals, rng))
         lengths = self._preset.prompt if name == "prompt_tokens" else self._preset.output
         return Stream(_drawn(lengths, rng))
-
-
-def _from_first(process: ArrivalProcess, rng: np.random.Generator) -> Iterator[npt.NDArray[np.int64]]:
-    """The process with its first arrival at 0."""
-    first_ns: int | None = None
-    for block in process.blocks(rng):
-        if first_ns is None and block.size:
-            first_ns = int(block[0])
-        yield block - (first_ns or 0)
 
 
 def _drawn(lengths: Lengths, rng: np.random.Generator) -> Iterator[npt.NDArray[np.int64]]:
     while True:
         yield lengths.draw(rng, BLOCK_ROWS)
 
-
-#: An eighth of what int64 holds: a seed may take longer than the mean.
-LATEST_NS = 2**60
 
 #: More than a year of the busiest public traces; beyond it a length is a slip of the hand.
 MOST_ROWS = 10_000_000_000
@@ -99,9 +89,14 @@ def generated(preset: Preset, rows: int | None, seed: int, kind: str, source: st
     if count > MOST_ROWS:
         raise TraceError(f"rows {count}: a {kind} has at most {MOST_ROWS:,} requests")
     checked_count("seed", seed, 0)
-    if count / preset.arrivals.rate_per_s > LATEST_NS / 1e9:
+    if count / preset.arrivals.rate_per_s > LONGEST_NS / 1e9:
         raise TraceError(f"{source}: {count} requests take longer than int64 nanoseconds hold; fewer, or faster")
-    store = BuiltinStore(preset, count, seed)
+    sessions = preset.sessions
+    store: Store
+    if sessions is None:
+        store = BuiltinStore(preset, count, seed)
+    else:
+        store = ConversationStore(sessions, preset.arrivals, preset.prompt, preset.output, rows=count, seed=seed)
     clock = Clock()
     for batch in store.batches(0, count, ("arrival_ns",), BLOCK_ROWS):
         clock.see(int64_values(batch.column(0)))
@@ -117,5 +112,7 @@ def generated(preset: Preset, rows: int | None, seed: int, kind: str, source: st
         resolution_ns=clock.resolution_ns,
         ties=clock.ties,
         notes=notes,
+        hash_block_tokens=None if sessions is None else sessions.hash_block_tokens,
+        columns=REQUIRED if sessions is None else COLUMNS,
     )
     return Trace(store, info)

@@ -13,17 +13,25 @@ from typing import Any
 
 from kvrm_traces.errors import TraceError
 from kvrm_traces.synth.arrivals import ArrivalProcess, ModulatedPoisson, Renewal
+from kvrm_traces.synth.conversations import Conversations
 from kvrm_traces.synth.daily import Daily
 from kvrm_traces.synth.keys import Keys
-from kvrm_traces.synth.lengths import Lengths, LogNormal, Mixture, Pareto, Quantiles
+from kvrm_traces.synth.lengths import Lengths
+from kvrm_traces.synth.lengths_table import lengths_of
+from kvrm_traces.synth.prefixes import MOST_TEXTS, Level, texts
 
 #: Part of every built-in trace's hash: raised when the same parameters begin to give other bytes.
 GENERATOR_VERSION = 1
 
+#: An eighth of what int64 holds: of a trace, and of one conversation in it.
+LONGEST_NS = 2**60
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Preset:
-    """A built-in trace before its length and seed are chosen."""
+    """A built-in trace before its length and seed are chosen. With ``sessions``, ``arrivals`` are of conversations, and
+    ``prompt`` is what a turn adds.
+    """
 
     name: str
     description: str
@@ -32,6 +40,7 @@ class Preset:
     arrivals: ArrivalProcess
     prompt: Lengths
     output: Lengths
+    sessions: Conversations | None
     parameters: Mapping[str, Any]
 
     def sha256(self, rows: int, seed: int) -> str:
@@ -73,8 +82,9 @@ def parse_preset(name: str, text: str, where: str) -> Preset:
         source=keys.text("source") if keys.has("source") else "a generator of one's own",
         rows=keys.whole("rows"),
         arrivals=_arrivals(keys.table("arrivals")),
-        prompt=_lengths(keys.table("prompt_tokens")),
-        output=_lengths(keys.table("output_tokens")),
+        prompt=lengths_of(keys.table("prompt_tokens")),
+        output=lengths_of(keys.table("output_tokens")),
+        sessions=_sessions(keys.table("sessions")) if keys.has("sessions") else None,
         parameters=table,
     )
     keys.finish()
@@ -98,38 +108,32 @@ def _arrivals(keys: Keys) -> ArrivalProcess:
     return process
 
 
-def _lengths(keys: Keys) -> Lengths:
-    lengths: Lengths
-    match keys.word("distribution", ("lognormal", "quantiles", "pareto", "mixture")):
-        case "lognormal":
-            least, most = _bounds(keys)
-            mu = keys.number("mu", least=-100.0)
-            lengths = LogNormal(mu=mu, sigma=keys.number("sigma"), least_tokens=least, most_tokens=most)
-        case "pareto":
-            least, most = _bounds(keys)
-            lengths = Pareto(alpha=keys.number("alpha"), least_tokens=least, most_tokens=most)
-        case "mixture":
-            parts = keys.tables("parts")
-            weights = tuple(part.number("weight") for part in parts)
-            lengths = Mixture(weights=weights, parts=tuple(_lengths(part) for part in parts))
-        case _:
-            lengths = _quantiles(keys)
+def _sessions(keys: Keys) -> Conversations:
+    levels = tuple(_level(level) for level in keys.tables("prefixes")) if keys.has("prefixes") else ()
+    if texts(levels) > MOST_TEXTS:
+        raise keys.wrong("prefixes", f"have {texts(levels):,} texts, a product of counts; at most {MOST_TEXTS:,}")
+    spec = Conversations(
+        turns=lengths_of(keys.table("turns"), "turns"),
+        think_ms=lengths_of(keys.table("think_ms"), "ms"),
+        answer_ms_per_token=keys.number("answer_ms_per_token", above=False),
+        most_context_tokens=keys.whole("most_context_tokens"),
+        hash_block_tokens=keys.whole("hash_block_tokens"),
+        prefixes=levels,
+        first_message=lengths_of(keys.table("first_prompt_tokens")) if keys.has("first_prompt_tokens") else None,
+    )
+    if (shared := sum(level.tokens.most for level in levels)) + 2 > spec.most_context_tokens:
+        raise keys.wrong("most_context_tokens", f"must be {shared + 2} or more: shared prefixes have up to {shared}")
+    if spec.longest_ns > LONGEST_NS:
+        raise keys.wrong("turns", "a conversation would take longer than int64 nanoseconds hold; fewer, or faster")
     keys.finish()
-    return lengths
+    return spec
 
 
-def _bounds(keys: Keys) -> tuple[int, int]:
-    least, most = keys.whole("least_tokens"), keys.whole("most_tokens")
-    if least >= most:
-        raise keys.wrong("most_tokens", f"must be above least_tokens = {least}")
-    return least, most
-
-
-def _quantiles(keys: Keys) -> Quantiles:
-    probabilities = keys.numbers("probabilities", above=-1e-12)
-    tokens = keys.numbers("tokens", count=len(probabilities))
-    if sorted(set(probabilities)) != list(probabilities) or (probabilities[0], probabilities[-1]) != (0, 1):
-        raise keys.wrong("probabilities", "must ascend from 0 to 1")
-    if sorted(tokens) != list(tokens) or any(value != int(value) for value in tokens):
-        raise keys.wrong("tokens", "must be whole numbers that never descend")
-    return Quantiles(probabilities=probabilities, tokens=tuple(int(value) for value in tokens))
+def _level(keys: Keys) -> Level:
+    level = Level(
+        count=keys.whole("count"),
+        zipf=keys.number("zipf", above=False),
+        tokens=lengths_of(keys.table("tokens")),
+    )
+    keys.finish()
+    return level
