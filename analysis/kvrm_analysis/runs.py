@@ -128,7 +128,8 @@ def _names(found: Sequence[tuple[RunLike, Path | None]], names: Sequence[str] | 
     summary = summaries(run for run, _ in found)
     if names:
         if len(names) != len(found) or len(set(names)) < len(names):
-            raise InputError(f"names {', '.join(names)}: should be {len(found)} distinct names, one a run")
+            given, runs = ", ".join(names), ", ".join(labels(summary))
+            raise InputError(f"names {given}: should be as many distinct names as runs ({runs})")
         return list(names)
     by_policy = [str(run["policy"]) for run in summary]
     folders = [folder.name if folder is not None else "" for _, folder in found]

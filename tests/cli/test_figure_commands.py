@@ -85,7 +85,7 @@ def test_plot_lists_its_kinds(terminal: Terminal) -> None:
         (("--slo", "preemptions <= 5"), "no distribution shows it"),
         (("--kind", "pool", "--window", "9000:9001"), "window 9000:9001 s: should be START < END within the run"),
         (("--kind", "pool", "--replica", "3"), "has one replica, number 0"),
-        (("--name", "a"), "should be 2 distinct names"),
+        (("--name", "a"), "names a: should be as many distinct names as runs ("),
     ],
 )
 def test_plot_refuses_what_cannot_be_drawn(

@@ -99,7 +99,9 @@ def test_what_cannot_be_written_or_read_is_refused_before_the_work(
     assert "START:END" in refused(capsys, "timeline", run, "--window", "9:3", "-o", tmp_path / "new")
     for command in ("report", "timeline"):
         assert "--trace" in refused(capsys, command, run, "--unit", "s", "-o", tmp_path / "new")
-    assert "distinct names" in refused(capsys, "report", run, "--name", "a", "--name", "a", "-o", tmp_path / "new")
+    assert "should be as many distinct names as runs (kv-rm)" in refused(
+        capsys, "report", run, "--name", "a", "--name", "a", "-o", tmp_path / "new"
+    )
     assert (tmp_path / "there").read_text(encoding="utf-8") == "mine"
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
 
