@@ -2,7 +2,7 @@
 
 Each block of a page between ``<!-- reproduce NAME -->`` and ``<!-- end -->`` is replaced by what is computed now, and
 the figures by ones drawn now; what is behind them goes to ``runs/reproduce-N/``. ``make reproduce FIGURE=NAME`` remakes
-the figure of this name, and the table of the same name where there is one.
+only the figure and the table of this name, as far as there are both.
 """
 
 from __future__ import annotations
@@ -227,18 +227,20 @@ def remake_figure(name: str, out: Path) -> None:
 
 
 def main(names: list[str]) -> None:
-    """Remake everything, or only the figures of these names and the tables that go with them."""
-    unknown = [name for name in names if name not in FIGURES]
+    """Remake everything, or only the figures and the tables of these names."""
+    every = BUILT_IN | SEARCHES | PUBLIC
+    unknown = [name for name in names if name not in FIGURES and name not in every]
     if unknown:
-        sys.exit(f"FIGURE={unknown[0]}: there is no such figure; there are {', '.join(FIGURES)}")
+        known = ", ".join(dict.fromkeys([*FIGURES, *every]))
+        sys.exit(f"FIGURE={unknown[0]}: there is no such figure or table; there are {known}")
     folder = next_free(REPO / "runs", "reproduce")
     here = TRACES.is_dir()
-    tables = [name for name in BUILT_IN | SEARCHES | PUBLIC if not names or name in names]
+    tables = [name for name in every if not names or name in names]
     left_out = [name for name in tables if name in PUBLIC and not here]
     for name in tables:
         if name not in left_out:
             remake_table(name, folder / name)
-    for name in names or list(FIGURES):
+    for name in FIGURES if not names else [name for name in names if name in FIGURES]:
         if here or not FIGURES[name].public:
             remake_figure(name, folder / name)
         elif name not in left_out:

@@ -61,7 +61,8 @@ def drawing(kind: str) -> Callable[[Path], Figure]:
         if kind == "owners":
             owners = kvrm.plot(runs[1:], ["pool"], window_s=(1500.0, 1620.0), colour_by="owner")
             return _figure(owners, "pool")
-        return _figure(kvrm.plot(runs, [kind], slo=SLO, window_s=BURST_S), kind)
+        slo = SLO if kind in ("latency", "gaps") else None
+        return _figure(kvrm.plot(runs, [kind], slo=slo, window_s=BURST_S if kind == "pool" else None), kind)
 
     return draw
 

@@ -19,10 +19,14 @@ from kvrm_analysis.runs import NamedRun
 from kvrm_sim.config import ReplicaConfig
 from kvrm_sim.errors import InputError
 from kvrm_sim.feed import Chunk, arrival_chunks
-from kvrm_traces import Trace, open_trace
+from kvrm_traces import Trace, TraceInfo, open_trace
+from kvrm_traces.source import SourceFile
+from kvrm_traces.trace import changed_sha256
 
 _BUILT_IN = re.compile(r"built-in (?P<name>\S+), seed (?P<seed>\d+)")
 _TRANSFORMS = (
+    ("turns", re.compile(r"turns delta")),
+    ("think", re.compile(r"think (\S+?)(?: seed (\d+))?")),
     ("window", re.compile(r"window (\S+):(\S*) s")),
     ("idle_cap", re.compile(r"idle cap (\S+) s")),
     ("sample", re.compile(r"sample (\S+) seed (\d+)")),
@@ -32,6 +36,11 @@ _TRANSFORMS = (
     ("time_stretch", re.compile(r"time_stretch (\S+)")),
     ("rate", re.compile(r"rate (\S+)")),
 )
+
+#: Transforms after which rows are missing: how many there were is not known.
+_THINNING = ("window", "sample", "limit", "replica")
+#: Those that make another trace, with a sha256 of its own.
+_CHANGING = ("turns", "think")
 
 
 @dataclass(frozen=True)
@@ -73,15 +82,30 @@ def recorded(run: NamedRun, *, trace: Trace | None = None, replica: int | None =
     _check_replica(run, cluster, replica)
     assert run.folder is not None
     config = ReplicaConfig.from_file(run.folder / "run.toml")
-    opened = trace if trace is not None else _open(document["trace"], run.folder)
-    _check(opened, document["trace"], run)
+    opened = trace_of(run, trace)
     rows = None if cluster is None else _rows_of(run, replica or 0)
     return Recorded(run, config, opened, document["run"].get("stop_at_s"), replica if cluster else None, rows)
 
 
+def trace_of(run: NamedRun, trace: Trace | None = None) -> Trace:
+    """The trace that a run replayed, cut and scaled as it was, whatever kind of run. ``trace`` where run.toml does not
+    say enough. Raises InputError when it cannot be found or is not the recorded one.
+    """
+    about = run.document()["trace"]
+    opened = trace if trace is not None else _open(about, run)
+    _check(opened.info, about, run)
+    return opened
+
+
 def as_replayed(run: NamedRun, trace: Trace) -> Trace:
-    """A trace cut and scaled as the run's was. Raises InputError for a transform that is not known."""
-    return _transformed(trace, run.document()["trace"].get("transforms") or "")
+    """A trace cut and scaled as the run's was; what was done to it already, in the same order, is not done again.
+
+    Raises InputError for a transform that is not known.
+    """
+    words, done = run.document()["trace"].get("transforms") or "", trace.transforms or ""
+    if f"{words}, ".startswith(f"{done}, "):
+        words = words.removeprefix(done).removeprefix(", ")
+    return _transformed(trace, words)
 
 
 def check_replica(run: NamedRun, count: int | None, replica: int | None) -> None:
@@ -110,16 +134,23 @@ def _rows_of(run: NamedRun, replica: int) -> NDArray[np.int64]:
     return found
 
 
-def _open(about: dict[str, Any], folder: Path) -> Trace:
+def _open(about: dict[str, Any], run: NamedRun) -> Trace:
     built_in = _BUILT_IN.fullmatch(about["source"])
+    parts = (about.get("transforms") or "").split(", ")
+    rows = None if any(part.startswith(_THINNING) for part in parts) else about["rows"]
+    path = Path(about["source"])
     if built_in is not None:
-        whole = about.get("transforms") is None or re.fullmatch(r"(speedup|time_stretch|rate) \S+", about["transforms"])
-        rows = about["rows"] if whole else None
         trace = open_trace(built_in["name"], seed=int(built_in["seed"]), rows=rows)
+    elif not path.exists():
+        assert run.folder is not None
+        raise InputError(f"{run.folder / 'run.toml'}: the trace {path} is not there: name it where it is (--trace)")
+    elif path.suffix == ".toml":
+        trace = open_trace(path, rows=rows)
     else:
-        path = Path(about["source"])
-        if not path.exists():
-            raise InputError(f"{folder / 'run.toml'}: the trace {path} is not there: name it where it is (--trace)")
+        if path.is_file():
+            # Before it is parsed: it may be another file of that name, large, and errors quote its rows.
+            done = [part for part in parts if part.startswith(_CHANGING)]
+            _same("sha256", changed_sha256(SourceFile(path).sha256(), *done), str(path), about, run)
         trace = _opened(path, about["unit"])
     return _transformed(trace, about.get("transforms") or "")
 
@@ -128,8 +159,11 @@ def _opened(path: Path, unit: str) -> Trace:
     """A file that says its unit itself is refused with a stated one, and one that does not is refused without."""
     try:
         return open_trace(path)
-    except InputError:
-        return open_trace(path, unit=unit)
+    except InputError as error:
+        try:
+            return open_trace(path, unit=unit)
+        except InputError:
+            raise error from None  # of another option than the unit, then
 
 
 def _transformed(trace: Trace, words: str) -> Trace:
@@ -146,6 +180,10 @@ def _transformed(trace: Trace, words: str) -> Trace:
 
 
 def _apply(trace: Trace, name: str, found: re.Match[str]) -> Trace:
+    if name == "turns":
+        return trace.whole_prompts()
+    if name == "think":
+        return trace.with_think(found[1], int(found[2] or 0))
     if name == "window":
         return trace.window(float(found[1]), float(found[2]) if found[2] else None)
     if name == "limit":
@@ -162,11 +200,14 @@ def _apply(trace: Trace, name: str, found: re.Match[str]) -> Trace:
     return trace.speedup(factor) if name == "speedup" else trace.time_stretch(factor)
 
 
-def _check(trace: Trace, about: dict[str, Any], run: NamedRun) -> None:
-    info = trace.info
+def _check(info: TraceInfo, about: dict[str, Any], run: NamedRun) -> None:
     for name in ("sha256", "rows", "span_ns"):
-        if getattr(info, name) != about[name]:
-            raise InputError(
-                f"the trace {info.source} has {name} = {getattr(info, name)}, run {run.name!r} was made with "
-                f"{about[name]}: give the trace as it was replayed"
-            )
+        _same(name, getattr(info, name), info.source, about, run)
+
+
+def _same(name: str, found: object, source: str, about: dict[str, Any], run: NamedRun) -> None:
+    if found != about[name]:
+        raise InputError(
+            f"the trace {source} has {name} = {found}, run {run.name!r} was made with {about[name]}: give the trace as "
+            "it was replayed"
+        )

@@ -81,7 +81,8 @@ def open_runs(sources: Iterable[str | Path | RunLike], names: Sequence[str] | No
     """Runs from folders (of one run, or that hold the folders of several) and from memory, each with a distinct name.
 
     ``names``: as many as there are runs; without, a run is called by its policy, with what tells it from the others.
-    Raises InputError for a folder that is no run's, for no run at all, and for names that are not distinct.
+    Raises InputError for a folder that is no run's, for no run at all, for one that is given twice, and for names that
+    are not distinct.
     """
     found: list[tuple[RunLike, Path | None]] = []
     for source in sources:
@@ -89,8 +90,22 @@ def open_runs(sources: Iterable[str | Path | RunLike], names: Sequence[str] | No
             found += [(load_run(folder), folder) for folder in _run_folders(Path(source))]
         else:
             found.append((source, getattr(source, "folder", None)))
+    _refuse_twice(found)
     chosen = _names(found, names)
     return [NamedRun(name, run, folder) for name, (run, folder) in zip(chosen, found, strict=True)]
+
+
+def _refuse_twice(found: Sequence[tuple[RunLike, Path | None]]) -> None:
+    """A run beside itself would be drawn and counted twice, under two names."""
+    seen: dict[Path | int, Path | None] = {}
+    for run, folder in found:
+        itself = id(run) if folder is None else folder.resolve()
+        if itself in seen:
+            name = run.summary["policy"] if folder is None else folder
+            before = seen[itself]
+            also = f", as {before} too" if before != folder else ""
+            raise InputError(f"{name} is given twice{also}: name each run once")
+        seen[itself] = folder
 
 
 def _run_folders(folder: Path) -> list[Path]:
@@ -113,7 +128,8 @@ def _names(found: Sequence[tuple[RunLike, Path | None]], names: Sequence[str] | 
     summary = summaries(run for run, _ in found)
     if names:
         if len(names) != len(found) or len(set(names)) < len(names):
-            raise InputError(f"names {', '.join(names)}: should be {len(found)} distinct names, one a run")
+            given, runs = ", ".join(names), ", ".join(labels(summary))
+            raise InputError(f"names {given}: should be as many distinct names as runs ({runs})")
         return list(names)
     by_policy = [str(run["policy"]) for run in summary]
     folders = [folder.name if folder is not None else "" for _, folder in found]

@@ -114,9 +114,13 @@ class Capacities:
         """The table for a terminal, and what has to be known of it."""
         from kvrm_analysis.searches.capacity_text import notes, table
 
-        lines = [self.title, *table(self.found, self.unit, 3 if self.find == "rate" else 0)]
-        if self.gpus_per_replica > 1 and self.find == "replicas":
-            lines.append(f"a replica is {self.gpus_per_replica} GPUs")
+        counted = self.find == "replicas"
+        lines = [self.title]
+        lines += table(self.found, self.unit, 0 if counted else 3, self.gpus_per_replica if counted else None)
+        if counted:
+            lines.append(f"GPUs: replicas x {self.gpus_per_replica} (--tp)")
+        elif self.gpus_per_replica > 1:
+            lines.append(f"a replica is {self.gpus_per_replica} GPUs (--tp)")
         of_all = f"; the capacity is met by {self.effort.share:.0%} of all alike" if self.found[0].coverage else ""
         lines.append(f"realisations: {self.realisations}{of_all}")
         return "\n".join([*lines, *notes(self.found, self.unit, self.slo), *self.warnings])

@@ -141,7 +141,9 @@ def _workshop(target: Path) -> tuple[list[Path], Path]:
         target.parent.mkdir(parents=True, exist_ok=True)
         workshop.mkdir()
     except OSError as error:
-        raise InputError(f"{target} cannot be written: {error.filename}: {error.strerror}") from error
+        _clear(made, workshop)
+        where = target.parent if error.filename == str(workshop) else error.filename
+        raise InputError(f"{target} cannot be written: {where}: {error.strerror}") from error
     return made, workshop
 
 

@@ -54,7 +54,7 @@ app.command("validate")(device.validate)
 app.command("plot")(expanded(figures.plot))
 app.command("diff")(difference.diff)
 app.command("explain")(explanation.explain)
-app.command("report")(reports.report)
+app.command("report")(expanded(reports.report))
 app.command("timeline")(expanded(reports.timeline))
 app.command("list")(listing.list_names)
 app.add_typer(trace.app, name="trace")
@@ -100,7 +100,18 @@ def _report_usage(error: typer.TyperException) -> None:
     """One line; none when the help was printed instead, as for ``kvrm`` alone."""
     text = " ".join(error.format_message().replace("Value error, ", "").split())
     if text:
-        complain(text)
+        complain(_in_our_words(text, error.__cause__))
+
+
+def _in_our_words(text: str, cause: BaseException | None) -> str:
+    """A message that names the option, with the value and what would be right where an option takes a number."""
+    from pydantic import ValidationError  # typer has it by now
+
+    if not isinstance(cause, ValidationError):
+        return text
+    first = cause.errors()[0]
+    wanted = {"int": "a whole number", "float": "a number"}.get(first["type"].partition("_")[0])
+    return text if wanted is None else text.replace(first["msg"], f"{first['input']!r}: should be {wanted}")
 
 
 def _our_errors() -> type[KvrmError]:

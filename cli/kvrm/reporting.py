@@ -20,21 +20,27 @@ def report(
     out: str | Path = "report.html",
     *,
     names: Sequence[str] | None = None,
+    trace: str | Path | Trace | None = None,
+    inspect: bool = True,
     force: bool = False,
 ) -> Path:
     """Write one file of HTML about runs: results with definitions, charts, configurations, trace, provenance.
 
     ``runs``: folders of runs or of comparisons, or runs in memory (``Comparison.results``). ``names``: one a run, where
-    they should not be called by their policies. The file asks for nothing from anywhere (docs/report.md). Returns its
-    path. Raises InputError for what is no run's folder and for an existing file, unless ``force`` and it is a
-    report.
+    they should not be called by their policies. ``trace``: one that they replayed, where run.toml does not say enough
+    to find or to read it; what a run cut or scaled of it is done to it again. Without ``inspect`` no other trace is
+    opened again: its page is of the requests that the run recorded. The file asks for nothing from anywhere
+    (docs/report.md). Returns its path. Raises InputError for what is no run's folder, for a trace that no run replayed,
+    and for an existing file, unless ``force`` and it is a report.
     """
+    from kvrm.api import open_trace
     from kvrm_analysis.report import write_report
 
     target = Path(out)
+    opened = open_trace(trace) if isinstance(trace, (str, Path)) else trace
     sources = [runs] if isinstance(runs, (str, Path)) else list(runs)
     with staged(target, kind="report", force=force) as unfinished:
-        write_report(sources, unfinished, names=names)
+        write_report(sources, unfinished, names=names, trace=opened, reopen=inspect)
     return target
 
 

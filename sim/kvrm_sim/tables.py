@@ -58,8 +58,11 @@ def named_or_ladder(*names: str) -> BeforeValidator:
 
 
 def guess(word: str, known: Iterable[str]) -> str:
-    """``"; did you mean 'x'?"`` where something near is known, else nothing."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    """``"; did you mean 'x'?"`` where something near is known, else nothing. A word that begins with it is nearest."""
+    known = list(known)
+    close = [name for name in known if word and name.startswith(word)] or difflib.get_close_matches(
+        word, known, n=1, cutoff=0.5
+    )
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
@@ -107,7 +110,11 @@ class Table(BaseModel):
         path = [str(part) for part in error["loc"]]
         key, value = cls.key(".".join(path)), error["input"]
         if error["type"] == "extra_forbidden":
-            return ConfigError(f"{key}: unknown key{nearest(path[-1], cls._known(path[:-1]))}", key, value)
+            known = cls._known(path[:-1])
+            table = next((name for name in known if path[-1] in cls._inside(name)), None) if len(path) == 1 else None
+            lacking = None if table is None else cls.key(f"{table}.{path[-1]}")
+            hint = nearest(path[-1], known) if lacking is None else f"; did you mean {lacking!r}?"
+            return ConfigError(f"{key}: unknown key{hint}", key, value)
         if error["type"] == "missing":
             return ConfigError(f"{key}: missing, and it has no default", key)
         at, annotation = cls._field(path)
@@ -132,6 +139,13 @@ class Table(BaseModel):
                 return at, Annotated[annotation, *field.metadata] if field.metadata else annotation
             model = inner[0]
         raise AssertionError(f"{path} is no path")
+
+    @classmethod
+    def _inside(cls, name: str) -> list[str]:
+        """The keys of a field that is a table; none of one that is a value."""
+        annotation: Any = cls.model_fields[name].annotation
+        kinds = [kind for kind in (annotation, *get_args(annotation)) if isinstance(kind, type)]
+        return [key for kind in kinds if issubclass(kind, Table) for key in kind.model_fields]
 
     @classmethod
     def _known(cls, path: Sequence[str]) -> list[str]:

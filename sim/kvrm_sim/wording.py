@@ -43,8 +43,9 @@ def _said(schema: Mapping[str, Any], tables: Mapping[str, Any], value: object) -
             entries = schema.get("items", {})
             return f"a list of {_how_many(schema)} values, each {_said(entries, tables, None)}"
         case "object" if "properties" in schema:
-            required = schema.get("required", list(schema["properties"]))
-            return f"a table with {listed(required, 'and')}"
+            required = schema.get("required", [])
+            whole = len(required) == len(schema["properties"])
+            return f"a table with {listed(required, 'and')}" if whole else "a table of keys"
         case "object":
             return f"a table of keys, each with {_said(schema.get('additionalProperties', {}), tables, None)}"
     return "something else"

@@ -46,7 +46,8 @@ def requests_of(ttft_ms: float) -> np.ndarray:
     out["arrival_ns"] = arrival
     out["first_token_ns"] = arrival + ttft_ms * MS
     out["finish_ns"] = arrival + 5 * S
-    out["delivered"] = 11
+    out["prompt_tokens"] = 200
+    out["output_tokens"] = out["delivered"] = 11
     return out
 
 

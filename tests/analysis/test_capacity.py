@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -97,6 +98,19 @@ def test_the_edges_of_replicas_are_counts_that_met() -> None:
     of = Capacity("kv-rm", 6, (6, 8), 0.97, ((5, 6), (7, 8)), 0, ((), ()))
     assert table([of], "replicas", 0)[1].count("6 to 8") == 2, "the interval, and the edges"
     assert "6 to open" in table([replace(of, edges=((5, 6), (256, None)))], "replicas", 0)[1]
+
+
+def test_replicas_are_told_in_gpus_too() -> None:
+    trace = kvrm.open_trace("chat-burst", rows=120)
+    asked: dict[str, Any] = {"slo": "itl_p50 <= 160ms", "repeats": 1, "tensor_parallel": 2}
+    found = kvrm.capacity(trace, ["graph-paged"], find="replicas", **asked)
+    head, row, note, *_ = found.to_text().splitlines()[1:]
+    told = dict(zip(head.split()[:3], row.split()[:3], strict=True))
+    assert int(told["GPUs"]) == 2 * int(told["replicas"])
+    assert note == "GPUs: replicas x 2 (--tp)"
+    assert "a replica is 2 GPUs (--tp)" in kvrm.capacity(trace, ["graph-paged"], **asked).to_text().splitlines()
+    never = Capacity("kv-rm", None, (None, None), 0.97, ((256, None),), 0, ((), ()))
+    assert table([never], "replicas", 0, 2)[1].split()[1:3] == ["none", "none"]
 
 
 @pytest.mark.parametrize("find", ["rate", "replicas"])

@@ -137,8 +137,10 @@ def test_runs_of_a_comparison_are_opened_together_and_named(tmp_path: Path) -> N
     trace = kvrm.open_trace("chat-burst").limit(30)
     kvrm.compare(trace, ["static", "graph-paged"], out=tmp_path / "both")
     assert [run.name for run in open_runs([tmp_path / "both"])] == ["static", "graph-paged"]
-    folders = [tmp_path / "both" / "static"] * 2
+    folders = [tmp_path / "both" / name for name in ("static", "graph-paged")]
     assert [run.name for run in open_runs(folders, ["a", "b"])] == ["a", "b"]
-    with pytest.raises(InputError, match="should be 2 distinct names"):
+    with pytest.raises(
+        InputError, match=r"names a, a: should be as many distinct names as runs \(static, graph-paged\)"
+    ):
         open_runs(folders, ["a", "a"])
     assert json.loads((tmp_path / "both" / "summary.json").read_text())["runs"][0]["policy"] == "static"

@@ -33,7 +33,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[NamedRun]:
 
 def drawn(runs: list[NamedRun], kind: str, options: PlotOptions | None = None) -> Figure:
     folders = [run.folder for run in runs if run.folder is not None]
-    options = options or PlotOptions(slo=parse_slo("ttft_p99 <= 500ms, itl_p99 <= 50ms"), window_s=(60.0, 120.0))
+    if options is None:
+        slo = parse_slo("ttft_p99 <= 500ms, itl_p99 <= 50ms") if kind in ("latency", "gaps") else None
+        options = PlotOptions(slo=slo, window_s=(60.0, 120.0) if kind == "pool" else None)
     return draw_kinds(folders, [kind], options=options).figures[kind]
 
 
@@ -64,7 +66,7 @@ def test_it_says_what_it_shows(runs: list[NamedRun], kind: str) -> None:
 @pytest.mark.parametrize("kind", OF_RUNS)
 def test_letters_stay_within_a_column_and_a_page(runs: list[NamedRun], kind: str) -> None:
     for width in (COLUMN, PAGE):
-        figure = drawn(runs, kind, PlotOptions(width=width, window_s=(60.0, 70.0)))
+        figure = drawn(runs, kind, PlotOptions(width=width, window_s=(60.0, 70.0) if kind == "pool" else None))
         assert figure.get_figwidth() == width
         box = figure.get_tightbbox()  # inches
         assert box.x0 >= -0.02
@@ -110,7 +112,7 @@ def test_runs_without_requests_are_drawn_as_far_as_they_go() -> None:
 
 
 def test_what_cannot_be_drawn_is_refused(runs: list[NamedRun], tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="kind 'heatmap': of runs there are latency"):
+    with pytest.raises(InputError, match="kind 'heatmap' is drawn of a study; of runs there are latency"):
         draw_kinds([made_up_run("static")], ["heatmap"])
     with pytest.raises(InputError, match="was not written to a folder"):
         draw_kinds([made_up_run("static")], ["pool"])

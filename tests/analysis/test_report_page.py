@@ -22,6 +22,7 @@ from kvrm_analysis.report import write_report
 from kvrm_analysis.report.subject import subject_of
 from kvrm_analysis.runs import open_runs
 from tests.analysis.browsers import chromium
+from tests.analysis.small_traces import conversations
 
 HOSTILE = '</script><script>window.ran = 1</script><img src=x onerror="window.ran = 2">&amp;\'"\u2028${window.ran = 3}'
 
@@ -109,6 +110,59 @@ def test_traces_have_no_colour_of_a_run_and_are_told_apart_by_dashes(
     assert page.locator("#chart-load .key .swatch line.cx.d1").count() == 1
     page.locator("#chart-load").screenshot(path=tmp_path / "load.png")
     page.close()
+
+
+@pytest.fixture(scope="module")
+def of_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of a run whose trace has sessions and hashes."""
+    folder = tmp_path_factory.mktemp("talks")
+    kvrm.replay(conversations(folder / "talks.jsonl"), "kv-rm", out=folder / "run", max_context_tokens=200)
+    return write_report([folder / "run"], folder / "report.html")
+
+
+@pytest.fixture(params=[("light", 1280), ("dark", 380)], ids=["light and wide", "dark and narrow"])
+def trace_page(request: pytest.FixtureRequest, browser: Any, of_trace: Path) -> Iterator[Opened]:
+    scheme, width = request.param
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    seen = Opened(context.new_page(), of_trace)
+    yield seen
+    assert seen.said == []
+    assert seen.page.evaluate("document.documentElement.scrollWidth") <= width
+    context.close()
+
+
+def test_the_charts_of_a_trace_are_drawn_with_what_they_name(trace_page: Opened) -> None:
+    for name, lines in (("rate", 1), ("gaps", 2), ("lengths", 2), ("reuse", 3), ("turns", 1)):
+        drawn = trace_page.plot(f"trace1-{name}").locator("path.line")
+        assert drawn.count() == lines
+        assert all(drawn.nth(at).evaluate("path => path.getTotalLength()") > 50 for at in range(lines))
+        assert not trace_page.plot(f"trace1-{name}").get_by_text("NaN").count()
+    assert trace_page.plot("trace1-rate").locator(".named").all_text_contents() == ["ramp", "steady"]
+    assert trace_page.plot("trace1-rate").locator(".shade").count() == 2
+    assert trace_page.plot("trace1-lengths").locator(".named").all_text_contents() == ["context"]
+    key = trace_page.page.locator("#chart-trace1-reuse .key").inner_text()
+    assert key.split("\n") == ["LRU", "at best (Belady)", "without end"]
+
+
+def test_values_of_uneven_axes_are_read_zoomed_and_listed(trace_page: Opened) -> None:
+    page = trace_page.page
+    trace_page.plot("trace1-gaps").focus()
+    page.keyboard.press("Home")
+    page.wait_for_timeout(150)
+    said = page.locator("#live").text_content()
+    assert re.fullmatch(r"≥ [\d.]+ s: trace 99[\d.]*, exponential 99[\d.]*; % at least so long", said)
+    page.keyboard.press("+")
+    low, high = trace_page.domain("trace1-gaps") or [0, 0]
+    assert low < high
+    assert trace_page.domain("trace1-lengths") is None
+    page.wait_for_timeout(150)
+    assert re.fullmatch(r"zoomed to [\d.]+ to [\d.]+ s", page.locator("#live").text_content())
+    page.keyboard.press("Escape")
+    assert trace_page.domain("trace1-gaps") is None
+    figure = page.locator("#chart-trace1-lengths")
+    figure.locator("summary").click()
+    assert figure.locator("details tbody th").first.inner_text() == "20\N{EN DASH}22 tokens"
+    page.locator("#chart-trace1-gaps").get_by_role("button", name="logarithmic").click()
 
 
 def test_a_run_is_hidden_and_shown_again_everywhere(opened: Opened) -> None:

@@ -154,13 +154,47 @@ def test_a_table_is_read_from_its_file_and_from_its_folder(tmp_path: Path) -> No
 def test_what_a_table_lacks_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no column 'ttft_p9_s'; did you mean ttft_p99_s"):
         draw_heatmap(study(), StudyOptions(metric="ttft_p9_s"))
-    with pytest.raises(InputError, match="column 'policy' holds no numbers"):
+    with pytest.raises(InputError, match=r"no column 'nope'; its metrics are .*ttft_p99_s, output_tokens_per_s, res"):
+        draw_tornado(study(), StudyOptions(metric="nope"))
+    with pytest.raises(InputError, match="'policy' is no metric: it holds no numbers; there are ttft_p99_s"):
         draw_heatmap(study(), StudyOptions(metric="policy"))
+    with pytest.raises(InputError, match="'error' is no metric"):
+        draw_heatmap(study(), StudyOptions(metric="error"))
+    with pytest.raises(InputError, match=r"no column 'speed'; did you mean trace\.speedup\?"):
+        draw_heatmap(study(), StudyOptions(x="speed"))
+    with pytest.raises(InputError, match=r"no column 'nope'; its axes are policy, pager\.block_size_tokens, trace"):
+        draw_pareto(study(), StudyOptions(by="nope"))
+    with pytest.raises(InputError, match="'ttft_p99_s' is a result, not an axis; its axes are policy"):
+        draw_heatmap(study(), StudyOptions(y="ttft_p99_s"))
+    with pytest.raises(InputError, match="'trace' is chat-burst in every cell; its axes are policy"):
+        draw_heatmap(study(), StudyOptions(x="trace"))
+    with pytest.raises(InputError, match=r"kind 'heatmp' is unknown; did you mean 'heatmap'\?"):
+        draw_kinds([tmp_path / "a.parquet"], ["heatmp"])
     with pytest.raises(InputError, match="none of its 4 cells is done"):
         study_table(table().query("status != 'done'"), "study")
     (tmp_path / "no.parquet").write_text("no Parquet")
     with pytest.raises(InputError, match="cannot be read as the table of a study"):
         draw_kinds([tmp_path / "no.parquet"])
+
+
+def test_a_metric_is_found_without_its_unit(tmp_path: Path) -> None:
+    whole, short = (words(draw_tornado(study(), StudyOptions(metric=name))) for name in ("ttft_p99_s", "ttft_p99"))
+    assert short == whole
+    assert "output tokens/s" in words(draw_pareto(study(), StudyOptions(y="output_tokens")))
+
+
+def test_without_a_kind_only_those_are_drawn_that_x_and_y_are_of(tmp_path: Path) -> None:
+    table().to_parquet(tmp_path / "cells.parquet")
+    found = draw_kinds([tmp_path], study=StudyOptions(x="trace.speedup"))
+    assert (set(found.figures), found.left_out) == ({"heatmap", "tornado"}, {"pareto": "x = trace.speedup is an axis"})
+    found = draw_kinds([tmp_path], study=StudyOptions(x="ttft_p99"))
+    assert (set(found.figures), found.left_out) == ({"pareto", "tornado"}, {"heatmap": "x = ttft_p99 is a metric"})
+
+
+def test_repeats_are_one_axis_however_many_columns_tell_them_apart() -> None:
+    whole = table().query("policy == 'kv-rm'").assign(overloaded=False)
+    whole["repeat"] = whole["seed"]
+    assert "Not balanced" not in words(draw_tornado(study_table(whole, "study"), StudyOptions()))
 
 
 def test_a_validation_is_drawn_from_its_folder(tmp_path: Path) -> None:
@@ -172,7 +206,7 @@ def test_a_validation_is_drawn_from_its_folder(tmp_path: Path) -> None:
     text = words(draw_kinds([tmp_path]).figures["validation"])
     for expected in ("measured, ms", "predicted, ms", "median absolute error, %", str(next(iter(report["policies"])))):
         assert expected in text
-    with pytest.raises(InputError, match="kind 'latency': of a validation there are validation"):
+    with pytest.raises(InputError, match="kind 'latency' is drawn of runs; of a validation there are validation"):
         draw_kinds([tmp_path], ["latency"])
     (tmp_path / "report.json").write_text("[]", encoding="utf-8")
     with pytest.raises(InputError, match="not the report of a validation"):

@@ -74,13 +74,18 @@ def test_plot_lists_its_kinds(terminal: Terminal) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--kind", "heat"), "kind 'heat': of runs there are latency"),
+        (("--kind", "heat"), "kind 'heat' is unknown; did you mean 'heatmap'?; of runs there are latency"),
+        (("--kind", "tornado"), "kind 'tornado' is drawn of a study; of runs there are latency"),
+        (("--window", "5:6"), "window: only kind pool takes it; drawn here: latency, time, memory"),
+        (("--kind", "time", "--slo", "ttft_p99 <= 2s"), "slo: only kind latency and gaps takes it; drawn here: time"),
+        (("--kind", "latency", "--metric", "ttft_p99"), "metric: only kind heatmap and tornado takes it"),
+        (("--kind", "latency", "--colour-by", "owner"), "colour-by: only kind pool takes it"),
         (("--format", "jpg"), "format 'jpg': should be one of png, svg, pdf"),
         (("--slo", "ttft=fast"), "--slo: 'ttft=fast' is not FIGURE <= AMOUNT"),
         (("--slo", "preemptions <= 5"), "no distribution shows it"),
         (("--kind", "pool", "--window", "9000:9001"), "window 9000:9001 s: should be START < END within the run"),
         (("--kind", "pool", "--replica", "3"), "has one replica, number 0"),
-        (("--name", "a"), "should be 2 distinct names"),
+        (("--name", "a"), "names a: should be as many distinct names as runs ("),
     ],
 )
 def test_plot_refuses_what_cannot_be_drawn(

@@ -66,6 +66,28 @@ def test_a_trace_that_moved_is_named(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "timeline: " in capsys.readouterr().out
 
 
+def test_a_report_finds_a_trace_that_moved_or_does_without(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = "\n".join(f"{at},100,{20 + at}" for at in range(50))
+    trace, folder, out = tmp_path / "before.csv", tmp_path / "run", tmp_path / "report.html"
+    trace.write_text(f"when,in,out\n{rows}\n", encoding="utf-8")
+    columns = {"arrival": "when", "prompt_tokens": "in", "output_tokens": "out"}
+    kvrm.replay(kvrm.open_trace(trace, columns=columns, unit="s").limit(40), "kv-rm", out=folder)
+    trace.rename(tmp_path / "after.csv")
+    for more, said in (([], "is not there"), (["--no-inspect"], "was not to be opened")):
+        assert run_command(["report", str(folder), "-o", str(out), "--force", *more]) == 0
+        assert said in out.read_text(encoding="utf-8")
+    named = ["--trace", str(tmp_path / "after.csv"), "--unit", "s"]
+    named += [word for pair in columns.items() for word in ("--column", "=".join(pair))]
+    assert run_command(["report", str(folder), "-o", str(out), "--force", *named]) == 0
+    text = out.read_text(encoding="utf-8")
+    assert "not of the trace itself" not in text
+    assert "<dt>rejected rows</dt>" in text
+    capsys.readouterr()
+    assert run_command(["report", str(folder), "--trace", "chat-burst", "-o", str(tmp_path / "x")]) == 2
+    assert "give one that they replayed" in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()
+
+
 def test_what_cannot_be_written_or_read_is_refused_before_the_work(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -75,8 +97,11 @@ def test_what_cannot_be_written_or_read_is_refused_before_the_work(
         assert "not the folder of a run" in refused(capsys, command, tmp_path / "nowhere", "-o", tmp_path / "new")
     assert "FIRST:LAST" in refused(capsys, "timeline", run, "--blocks", "x", "-o", tmp_path / "new")
     assert "START:END" in refused(capsys, "timeline", run, "--window", "9:3", "-o", tmp_path / "new")
-    assert "--trace" in refused(capsys, "timeline", run, "--unit", "s", "-o", tmp_path / "new")
-    assert "distinct names" in refused(capsys, "report", run, run, "--name", "a", "--name", "a", "-o", tmp_path / "new")
+    for command in ("report", "timeline"):
+        assert "--trace" in refused(capsys, command, run, "--unit", "s", "-o", tmp_path / "new")
+    assert "should be as many distinct names as runs (kv-rm)" in refused(
+        capsys, "report", run, "--name", "a", "--name", "a", "-o", tmp_path / "new"
+    )
     assert (tmp_path / "there").read_text(encoding="utf-8") == "mine"
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
 
@@ -119,3 +144,33 @@ def test_force_of_plot_replaces_figures_of_ours_alone(
         assert f"{figure} is not a figure that kvrm wrote" in said
         assert figure.read_bytes() == foreign
         figure.write_bytes(drawn)
+
+
+@pytest.mark.parametrize("command", ["report", "plot"])
+def test_a_run_that_is_given_twice_is_refused(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    out = tmp_path / "out"
+    said = refused(capsys, command, run, run, "-o", out)
+    assert said == f"kvrm: {run} is given twice: name each run once\n"
+    again = run.parent / ".." / run.parent.name
+    assert refused(capsys, command, run, again, "-o", out) == (
+        f"kvrm: {again / run.name} is given twice, as {run} too: name each run once\n"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_command_makes_the_folders_above_what_it_writes_and_only_when_it_does(run: Path, tmp_path: Path) -> None:
+    commands = {
+        "page.html": ["report", run],
+        "trace.json.gz": ["timeline", run],
+        "figures": ["plot", run, "--kind", "time", "--format", "png"],
+        "trace.parquet": ["trace", "convert", "chat-burst", "--rows", "20"],
+        "run": ["replay", "chat-burst", "--rows", "20"],
+    }
+    for name, command in commands.items():
+        out = tmp_path / name.partition(".")[0] / "new" / name
+        assert run_command([*map(str, command), "--out", str(out)]) == 0
+        assert out.exists()
+    assert run_command(["report", str(tmp_path), "-o", str(tmp_path / "none" / "page.html")]) == 2
+    assert not (tmp_path / "none").exists()

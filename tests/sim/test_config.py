@@ -91,6 +91,7 @@ def test_configurations_are_frozen() -> None:
     ("changes", "message"),
     [
         ({"policy.pager.block_size": 16}, "pager.block_size: unknown key; did you mean 'block_size_tokens'?"),
+        ({"policy.block_size_tokens": 16}, "block_size_tokens: unknown key; did you mean 'pager.block_size_tokens'?"),
         ({"polcy": 1}, "polcy: unknown key; did you mean 'policy'?"),
         ({"policy.pager.block_size_tokens": 0}, "pager.block_size_tokens = 0: should be a whole number, 1 or more"),
         (

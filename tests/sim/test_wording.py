@@ -61,5 +61,5 @@ def test_a_wrong_profile_names_the_key_and_not_the_way_pydantic_took(changes: di
 
 
 def test_a_table_that_is_none_is_refused_as_one() -> None:
-    with pytest.raises(ConfigError, match="pager = 3: should be a table with"):
+    with pytest.raises(ConfigError, match="pager = 3: should be a table of keys"):
         load_policy("kv-rm").override({"pager": 3})

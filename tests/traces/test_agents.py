@@ -207,9 +207,7 @@ def test_a_damaged_archive_is_read_or_refused(tmp_path: Path) -> None:
     assert 20 < refused < 160
 
 
-def test_curves_from_a_sample_of_the_blocks_are_near_those_from_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_curves_from_a_sample_of_the_blocks_are_near_those_from_all(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     lines = []
     for at in range(4000):
@@ -220,8 +218,7 @@ def test_curves_from_a_sample_of_the_blocks_are_near_those_from_all(
     (tmp_path / "z.jsonl").write_text("\n".join(json.dumps(line) for line in lines))
     trace = open_trace(tmp_path / "z.jsonl")
     exact = prefix_reuse(trace)
-    monkeypatch.setattr("kvrm_traces.reuse.MOST_TOUCHES", 8000)
-    sampled = prefix_reuse(trace)
+    sampled = prefix_reuse(trace, most_touches=8000)
     assert exact is not None
     assert sampled is not None
     assert MOST_TOUCHES > 32_000

@@ -15,7 +15,7 @@ from kvrm_traces.consistency import HashChecker, HashConsistency
 from kvrm_traces.duplicates import Duplicates
 from kvrm_traces.errors import TraceError
 from kvrm_traces.limits import LimitCounter, OverLimit
-from kvrm_traces.reuse import PrefixReuse, hashed_blocks, prefix_reuse
+from kvrm_traces.reuse import MOST_TOUCHES, PrefixReuse, hashed_blocks, prefix_reuse
 from kvrm_traces.schema import TraceInfo
 from kvrm_traces.sessions import Sessions, SessionStats
 from kvrm_traces.steady import Stretch, ramp_before, steady_stretch
@@ -119,8 +119,9 @@ class _Pass:
         return found
 
 
-def inspect_trace(trace: Trace, *, limit_tokens: int | None = None) -> TraceReport:
+def inspect_trace(trace: Trace, *, limit_tokens: int | None = None, most_touches: int = MOST_TOUCHES) -> TraceReport:
     """Read the whole trace, in flat memory, and measure it. ``limit_tokens``: a model's context, prompt and output.
+    ``most_touches``: of prefix blocks, that the curves of reuse are drawn from: they take longest by far.
 
     Memory grows with what only a whole trace tells: different prefix hashes, and conversations. Raises TraceError for a
     limit below 1, or a row that turns out to be no request.
@@ -148,7 +149,7 @@ def inspect_trace(trace: Trace, *, limit_tokens: int | None = None) -> TraceRepo
         steady=steady,
         ramp=ramp_before(steady, profile.counts, profile.part_s),
         hash_consistency=None if seen.hashes is None else seen.hashes.found(),
-        prefix_reuse=prefix_reuse(trace),
+        prefix_reuse=prefix_reuse(trace, most_touches),
         sessions=None if seen.sessions is None else seen.sessions.stats(),
         histograms=seen.histograms(),
     )

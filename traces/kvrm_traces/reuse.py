@@ -43,8 +43,11 @@ class PrefixReuse:
     belady_blocks: dict[int, float]
 
 
-def prefix_reuse(trace: Trace) -> PrefixReuse | None:
-    """The reuse of a trace; None when it has no hashes. Two passes: the first finds how many blocks there are."""
+def prefix_reuse(trace: Trace, most_touches: int = MOST_TOUCHES) -> PrefixReuse | None:
+    """The reuse of a trace; None when it has no hashes. Two passes: the first finds how many blocks there are.
+
+    ``most_touches``: of blocks, that the curves are drawn from.
+    """
     block_tokens = trace.info.hash_block_tokens
     if block_tokens is None:
         return None
@@ -60,7 +63,7 @@ def prefix_reuse(trace: Trace) -> PrefixReuse | None:
         hit_tokens += int(sizes[~new].sum())
     if touched == 0:
         return None
-    picked = _Picked(min(1.0, MOST_TOUCHES / touched))
+    picked = _Picked(min(1.0, most_touches / touched))
     ids = picked.touches(trace)
     unique = picked.count(np.fromiter(seen, np.int64, len(seen)))
     capacities = {percent: unique * percent // 100 for percent in LRU_PERCENT}

@@ -18,6 +18,7 @@ from kvrm_analysis.drawing.series import Floats
 from kvrm_analysis.drawing.sheet import LEFT, PAGE, Panel, sheet
 from kvrm_analysis.drawing.style import FAINT, INK, colour
 from kvrm_analysis.studies.study_table import (
+    DEFAULT_METRICS,
     StudyTable,
     label_of,
     more_is_better,
@@ -27,8 +28,6 @@ from kvrm_analysis.studies.study_table import (
 )
 from kvrm_sim.errors import InputError
 
-#: Metrics that are shown when none is named, the first that the table has.
-DEFAULT_METRICS = ("ttft_p99_s", "itl_p99_s", "output_tokens_per_s")
 PARETO_METRICS = ("reserved_kv_mean_bytes", "output_tokens_per_s")
 MARKERS = "osD^vP*X"
 #: Metrics that are not to be compared where a cell is overloaded.
@@ -55,13 +54,13 @@ class StudyOptions:
 
 def draw_heatmap(study: StudyTable, options: StudyOptions) -> Figure:
     """A metric over two axes, a panel for each value of a third. Cells without results say so."""
-    metric = options.metric or _present(study, DEFAULT_METRICS)
-    by = options.by or _facet(study, {options.x, options.y})
+    metric = study.metric(options.metric) if options.metric else _present(study, DEFAULT_METRICS)
+    by = study.axis(options.by) if options.by else _facet(study, {options.x, options.y})
     free = [axis for axis in study.axes if axis not in (options.x, options.y, by)]
     x = options.x or _next(free, study)
     y = options.y or _next([axis for axis in free if axis != x], study)
     for axis in (x, y):
-        study.check(axis)
+        study.axis(axis)
     if len({x, y, by}) < 3:
         twice = x if x in (y, by) else y
         raise InputError(f"{study.name}: {twice!r} is asked for twice: x, y and by should be different axes")
@@ -103,12 +102,12 @@ def draw_heatmap(study: StudyTable, options: StudyOptions) -> Figure:
 
 def draw_pareto(study: StudyTable, options: StudyOptions) -> Figure:
     """Two metrics of every cell, and the front of those that none beats in both."""
-    x = options.x or _present(study, PARETO_METRICS[:1])
-    y = options.y or _present(study, PARETO_METRICS[1:])
+    x = study.metric(options.x) if options.x else _present(study, PARETO_METRICS[:1])
+    y = study.metric(options.y) if options.y else _present(study, PARETO_METRICS[1:])
     single = np.stack([scaled(name, study.column(name)) for name in (x, y)], axis=1)
     cells, points = _configurations(study, single)
     known = ~np.isnan(points).any(axis=1)
-    by = options.by or _facet(study, {x, y})
+    by = study.axis(options.by) if options.by else _facet(study, {x, y})
     groups = study.cells[by].map(word).to_numpy()[cells] if by else np.full(len(points), "")
     names = list(dict.fromkeys(groups[known].tolist()))
     late = _configurations(study, np.stack([_overloaded(study)] * 2, axis=1))[1][:, 0] > 0
@@ -147,7 +146,7 @@ def draw_pareto(study: StudyTable, options: StudyOptions) -> Figure:
 
 def draw_tornado(study: StudyTable, options: StudyOptions) -> Figure:
     """How far the mean of a metric moves from one value of an axis to another, the widest first."""
-    metric = options.metric or _present(study, DEFAULT_METRICS)
+    metric = study.metric(options.metric) if options.metric else _present(study, DEFAULT_METRICS)
     values = scaled(metric, study.column(metric))
     late = (_overloaded(study) > 0) & metric.startswith(_LATENCIES)
     known = ~np.isnan(values) & ~late
@@ -195,9 +194,11 @@ def draw_tornado(study: StudyTable, options: StudyOptions) -> Figure:
 
 def _unbalanced(study: StudyTable, known: NDArray[np.bool_]) -> str:
     """A warning where the values of an axis are not averaged over the same cells; empty where they are."""
-    axes = [*study.axes, *study.repeats]
-    whole = int(np.prod([len(study.values(axis)) for axis in axes]))
-    missing = whole - len(study.cells.loc[known, axes].map(word).drop_duplicates())
+    every = pd.concat([study.cells, study.others])
+    # What only repeats is one axis, however many columns say which repeat it is.
+    repeats = len(every[list(study.repeats)].map(word).drop_duplicates()) if study.repeats else 1
+    whole = int(np.prod([len(study.values(axis)) for axis in study.axes])) * repeats
+    missing = whole - len(study.cells.loc[known, [*study.axes, *study.repeats]].map(word).drop_duplicates())
     if not missing:
         return ""
     return (

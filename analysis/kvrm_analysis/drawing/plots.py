@@ -16,6 +16,7 @@ from kvrm_analysis.drawing.plot_validation import draw_validation_figure, load_v
 from kvrm_analysis.runs import NamedRun, RunLike, open_runs
 from kvrm_analysis.studies.study_table import NAMES, StudyTable, load_study
 from kvrm_sim.errors import InputError
+from kvrm_sim.tables import guess
 
 Source: TypeAlias = Literal["runs", "validation", "study"]
 
@@ -99,23 +100,49 @@ def draw_kinds(
         raise InputError(f"{len(sources)} sources of {len(found)} kinds: give runs, or one validation, or one study")
     (source,) = found
     _check(kinds, source)
+    chosen, of_study = options or PlotOptions(), study or StudyOptions()
+    _refuse_unused(kinds or _usual(source), chosen, of_study)
     if source != "runs":
         (only,) = _only(sources, source)
-        return _draw_other(source, only, kinds, names, options or PlotOptions(), study or StudyOptions())
+        return _draw_other(source, only, kinds, names, chosen, of_study)
     runs = open_runs(sources, names)
     left_out: dict[str, str] = {}
     if not kinds:
-        fitting = [name for name, kind in KINDS.items() if kind.source == "runs" and not kind.again]
+        fitting = _usual("runs")
         left_out = {name: why for name in fitting if (why := _nothing(name, runs)) is not None}
         kinds = [name for name in fitting if name not in left_out]
-    return Drawn({name: _OF_RUNS[name](runs, options or PlotOptions()) for name in kinds}, left_out)
+    return Drawn({name: _OF_RUNS[name](runs, chosen) for name in kinds}, left_out)
+
+
+def _usual(source: Source) -> list[str]:
+    """The kinds that are drawn where none is named."""
+    return [name for name, kind in KINDS.items() if kind.source == source and not kind.again]
 
 
 def _check(kinds: Sequence[str], source: Source) -> None:
     fitting = [name for name, kind in KINDS.items() if kind.source == source]
     for name in kinds:
         if name not in fitting:
-            raise InputError(f"kind {name!r}: of {_WORDS[source]} there are {', '.join(fitting)}")
+            other = f"is drawn of {_WORDS[KINDS[name].source]}" if name in KINDS else f"is unknown{guess(name, KINDS)}"
+            raise InputError(f"kind {name!r} {other}; of {_WORDS[source]} there are {', '.join(fitting)}")
+
+
+def _refuse_unused(kinds: Sequence[str], options: PlotOptions, study: StudyOptions) -> None:
+    """An option that no figure looks at is refused."""
+    given = {
+        "slo": (options.slo is not None, ("latency", "gaps")),
+        "window": (options.window_s is not None, ("pool",)),
+        "colour-by": (options.colour_by != "state", ("pool",)),
+        "replica": (options.replica is not None, ("pool", "gaps")),
+        "trace": (bool(options.traces), ("pool", "gaps")),
+        "x": (study.x is not None, ("heatmap", "pareto")),
+        "y": (study.y is not None, ("heatmap", "pareto")),
+        "metric": (study.metric is not None, ("heatmap", "tornado")),
+        "by": (study.by is not None, ("heatmap", "pareto")),
+    }
+    for name, (there, of) in given.items():
+        if there and not set(of) & set(kinds):
+            raise InputError(f"{name}: only kind {' and '.join(of)} takes it; drawn here: {', '.join(kinds)}")
 
 
 _WORDS: dict[Source, str] = {"runs": "runs", "validation": "a validation", "study": "a study"}
@@ -143,11 +170,19 @@ def _draw_other(
     table = load_study(path)
     left_out: dict[str, str] = {}
     if not kinds:
-        kinds = [name for name, kind in KINDS.items() if kind.source == "study"]
-        if len(table.axes) < 2:
-            left_out["heatmap"] = f"{len(table.axes)} axes vary, it needs two"
-            kinds = [name for name in kinds if name != "heatmap"]
+        left_out = {kind: why for kind in _usual("study") if (why := _not_of(kind, table, study)) is not None}
+        kinds = [name for name in _usual("study") if name not in left_out]
     return Drawn({name: _OF_STUDIES[name](table, study) for name in kinds}, left_out)
+
+
+def _not_of(kind: str, table: StudyTable, options: StudyOptions) -> str | None:
+    """Why a figure that nobody named is not drawn of a study, or None."""
+    if kind == "heatmap" and len(table.axes) < 2:
+        return f"{len(table.axes)} axes vary, it needs two"
+    for name, given in (("x", options.x), ("y", options.y)):
+        if given is not None and kind in ("heatmap", "pareto") and table.is_axis(given) != (kind == "heatmap"):
+            return f"{name} = {given} is {'an axis' if kind == 'pareto' else 'a metric'}"
+    return None
 
 
 def _nothing(kind: str, runs: Sequence[NamedRun]) -> str | None:

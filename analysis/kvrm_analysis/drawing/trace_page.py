@@ -5,25 +5,24 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
+from kvrm_analysis import trace_series
 from kvrm_analysis.drawing.page import Page
 from kvrm_analysis.drawing.style import COLOURS, FAINT, SHADE, look, save
 from kvrm_traces import TraceReport
-from kvrm_traces.inspection_text import order_words, steady_words
-from kvrm_traces.tokens import Histogram
+from kvrm_traces.inspection_text import order_words, ramp_words, steady_words
 
 WIDTH_INCHES = 7.4
 CAPTION_COLUMNS = 124
 #: Left edges of a row's two panels, their width, the height of every panel, and from one row to the next, in inches.
 LEFTS, WIDTH, HEIGHT, PITCH = (0.62, 4.22), 2.95, 1.35, 2.05
 RATE_TOP = 0.62
-#: Above this the axis is in minutes, and then in hours.
-MINUTES_FROM_S, HOURS_FROM_S = 600, 36_000
 
 PROMPT, OUTPUT, OTHER = COLOURS[1], COLOURS[2], COLOURS[3]
 
@@ -60,6 +59,8 @@ def caption(report: TraceReport) -> str:
     parts = [f"Order: {order_words(info)}."]
     if info.ties:
         parts.append(f"{info.ties:,} requests arrive with the one before (gaps of 0).")
+    if report.ramp is not None:
+        parts.append(f"Ramp: {ramp_words(report.ramp)}.")
     parts.append(f"Steady window (shaded): {steady_words(report)}.")
     if info.rejected:
         parts.append("Rejected: " + ", ".join(f"{count:,} {reason}" for reason, count in info.rejected.items()) + ".")
@@ -90,56 +91,55 @@ def _panels(report: TraceReport) -> Sequence[Callable[[Axes, TraceReport], None]
 
 
 def _draw_rate(axes: Axes, report: TraceReport) -> None:
-    rates = np.array(report.rates_per_s)
-    span_s = report.info.span_s
-    unit_s, unit = (3600, "h") if span_s > HOURS_FROM_S else (60, "min") if span_s > MINUTES_FROM_S else (1, "s")
-    edges = np.linspace(0, (span_s or 1.0) / unit_s, rates.size + 1)
-    axes.stairs(rates, edges, fill=True, color=PROMPT, alpha=0.35, linewidth=0)
-    axes.stairs(rates, edges, color=PROMPT, linewidth=1.1)
-    if report.steady is not None:
-        end_s = span_s if report.steady.end_s is None else report.steady.end_s
-        axes.axvspan(report.steady.start_s / unit_s, end_s / unit_s, color=SHADE, alpha=0.6, linewidth=0, zorder=0)
+    unit, unit_s = trace_series.time_unit(report.info.span_s)
+    edges = trace_series.rate_edges_s(report) / unit_s
+    axes.stairs(np.array(report.rates_per_s), edges, fill=True, color=PROMPT, alpha=0.35, linewidth=0)
+    axes.stairs(np.array(report.rates_per_s), edges, color=PROMPT, linewidth=1.1)
+    for window in trace_series.windows(report):
+        look_of: dict[str, Any] = (
+            {"color": SHADE, "alpha": 0.6} if window.name == "steady" else {"color": FAINT, "alpha": 0.15}
+        )
+        axes.axvspan(window.start_s / unit_s, window.end_s / unit_s, linewidth=0, zorder=0, **look_of)
+        beside: dict[str, Any] = {
+            "xytext": (3, -3),
+            "textcoords": "offset points",
+            "va": "top",
+            "fontsize": 7.5,
+            "color": FAINT,
+        }
+        axes.annotate(window.name, (window.start_s / unit_s, 1), xycoords=("data", "axes fraction"), **beside)
     axes.set_xlim(0, edges[-1])
-    axes.set_ylim(0)
+    axes.set_ylim(0, 1.12 * max(report.rates_per_s))
     axes.set_title("Rate of arrivals")
     axes.set_xlabel(f"time, {unit}")
     axes.set_ylabel("requests/s")
     axes.yaxis.set_major_locator(MaxNLocator(4))
 
 
-def _shares(histogram: Histogram) -> tuple[np.ndarray, np.ndarray]:
-    """(edges above 0, share of the values at or above each edge); beyond the last edge there is none."""
-    counts = np.array(histogram.counts, np.float64)
-    edges, above = np.array(histogram.edges[:-1]), 1 - (np.cumsum(counts) - counts) / counts.sum()
-    return np.append(edges[edges > 0], histogram.edges[-1]), np.append(above[edges > 0], 0.0)
-
-
 def _draw_gaps(axes: Axes, report: TraceReport) -> None:
     axes.set_title("Gaps between arrivals")
     axes.set_xlabel("gap, s")
-    axes.set_ylabel("share at least so long")
-    if report.rate_per_s is None:
+    axes.set_ylabel("% at least so long")
+    gaps = trace_series.gaps(report)
+    if gaps is None:
         axes.annotate("all at one instant", (0.5, 0.5), xycoords="axes fraction", ha="center", color=FAINT)
         return
-    edges, above = _shares(report.histograms["gap_s"])
-    least = 0.4 / report.info.rows
-    shown_from = edges[0] / 4
-    axes.step([shown_from, *edges], [above[0], *np.maximum(above, least)], where="pre", color=PROMPT, label="trace")
-    fine = np.geomspace(shown_from, edges[-1], 200)
-    expected = np.exp(-fine * report.rate_per_s)
-    axes.plot(fine[expected > least], expected[expected > least], color=FAINT, dashes=(4, 2), label="exponential")
+    axes.plot(gaps.x, np.maximum(gaps.trace, gaps.least), color=PROMPT, label="trace")
+    axes.plot(gaps.x, gaps.exponential, color=FAINT, dashes=(4, 2), label="exponential")
     axes.set_xscale("log")
     axes.set_yscale("log")
-    axes.set_ylim(least, 1.5)
-    axes.xaxis.set_major_locator(LogLocator(10, numticks=7))
+    axes.set_ylim(gaps.least, 150)
+    _decades(axes, gaps.x[0], gaps.x[-1])
+    axes.yaxis.set_major_formatter(FuncFormatter(_plain))
     axes.legend(loc="lower left")
 
 
 def _draw_lengths(axes: Axes, report: TraceReport) -> None:
-    for name, colour in (("prompt", PROMPT), ("output", OUTPUT)):
-        histogram = report.histograms[f"{name}_tokens"]
-        shares = np.array(histogram.counts) / sum(histogram.counts)
-        axes.stairs(100 * shares, histogram.edges, color=colour, linewidth=1.2, label=name)
+    lengths = trace_series.lengths(report)
+    for name, shares, colour in (("prompt", lengths.prompts, PROMPT), ("output", lengths.outputs, OUTPUT)):
+        seen = np.flatnonzero(~np.isnan(shares))
+        edges = lengths.edges[seen[0] : seen[-1] + 2]
+        axes.stairs(shares[seen], edges, color=colour, linewidth=1.2, label=name)
     if report.over_limit is not None:
         axes.axvline(report.over_limit.limit_tokens, color=FAINT, dashes=(2, 2), linewidth=1, label="context limit")
     axes.set_xscale("log")
@@ -151,19 +151,28 @@ def _draw_lengths(axes: Axes, report: TraceReport) -> None:
     axes.legend(loc="upper center", fontsize=7.5, ncols=3, handlelength=1.2, columnspacing=1)
 
 
+def _decades(axes: Axes, low: float, high: float) -> None:
+    """Ticks of a logarithmic axis of x: at 1, and at 2 and 5 where the axis is short."""
+    short = high < 30 * low
+    axes.xaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5) if short else (1,), numticks=7))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.xaxis.set_major_formatter(FuncFormatter(_tokens))
+
+
+def _plain(value: float, _position: int) -> str:
+    return f"{value:g}"
+
+
 def _tokens(value: float, _position: int) -> str:
     return f"{value / 1000:g}K" if value >= 1000 else f"{value:g}"
 
 
 def _draw_reuse(axes: Axes, report: TraceReport) -> None:
-    reuse = report.prefix_reuse
+    reuse = trace_series.reuse(report)
     assert reuse is not None  # as chosen
-    axes.plot(
-        list(reuse.lru_blocks), [100 * rate for rate in reuse.lru_blocks.values()], "o-", color=PROMPT, label="LRU"
-    )
-    best = [100 * rate for rate in reuse.belady_blocks.values()]
-    axes.plot(list(reuse.belady_blocks), best, "s-", color=OTHER, label="at best (Belady)", markersize=4)
-    axes.axhline(100 * reuse.infinite_blocks, color=FAINT, dashes=(4, 2), label="without end")
+    axes.plot(reuse.percent, reuse.lru, "o-", color=PROMPT, label="LRU")
+    axes.plot(reuse.percent, reuse.belady, "s-", color=OTHER, label="at best (Belady)", markersize=4)
+    axes.axhline(reuse.infinite, color=FAINT, dashes=(4, 2), label="without end")
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter(FuncFormatter(_tokens))
     axes.set_ylim(0)
@@ -174,11 +183,13 @@ def _draw_reuse(axes: Axes, report: TraceReport) -> None:
 
 
 def _draw_turns(axes: Axes, report: TraceReport) -> None:
-    edges, above = _shares(report.histograms["turns"])
-    axes.step(edges[:-1], above[:-1], where="pre", color=PROMPT)
+    turns = trace_series.turns(report)
+    assert turns is not None  # as chosen
+    axes.step(turns.x[:-1], turns.y[:-1], where="pre", color=PROMPT)
     axes.set_xscale("log")
     axes.set_yscale("log")
-    axes.xaxis.set_major_formatter(FuncFormatter(_tokens))
+    _decades(axes, turns.x[0], turns.x[-1])
+    axes.yaxis.set_major_formatter(FuncFormatter(_plain))
     axes.set_title("Turns a session")
     axes.set_xlabel("turns")
-    axes.set_ylabel("share with so many")
+    axes.set_ylabel("% with so many")

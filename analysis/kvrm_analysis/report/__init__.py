@@ -20,12 +20,14 @@ from kvrm_analysis.definitions import field_of
 from kvrm_analysis.drawing.style import COLOURS, DARK_COLOURS
 from kvrm_analysis.report import tables
 from kvrm_analysis.report.charts import charts_of, cut
+from kvrm_analysis.report.inspecting import inspect_traces
 from kvrm_analysis.report.markup import el, html, script_json
 from kvrm_analysis.report.subject import axes_of, shaded, subject_of
-from kvrm_analysis.report.traces import trace_charts, trace_facts, trace_names
+from kvrm_analysis.report.traces import trace_pages
 from kvrm_analysis.runs import NamedRun, RunLike, open_runs
 from kvrm_analysis.table_rows import SECTIONS
 from kvrm_sim.errors import InputError
+from kvrm_traces import Trace
 
 SCRIPTS = ("format.js", "plot.js", "page.js")
 #: id, title, and what is said under it.
@@ -38,33 +40,43 @@ PARTS = (
     ("movement", "Movement", None),
     ("steps", "Steps", None),
     ("configuration", "Configuration", None),
-    ("trace", "Trace", None),
+    ("trace", "Trace", "As it was replayed, and as kvrm trace inspect shows it."),
     ("provenance", "Provenance", None),
     ("definitions", "Definitions", None),
 )  # fmt: skip
 
 
 def write_report(
-    sources: Iterable[str | Path | RunLike], path: str | Path, *, names: Sequence[str] | None = None
+    sources: Iterable[str | Path | RunLike],
+    path: str | Path,
+    *,
+    names: Sequence[str] | None = None,
+    trace: Trace | None = None,
+    reopen: bool = True,
 ) -> Path:
     """Write the report of runs, from folders (of runs or of comparisons) or from memory, as one file of HTML.
 
-    The same runs give the same bytes. Raises InputError for what is no run's folder, and without a run.
+    The traces are opened again where run.toml says that they were, unless ``reopen`` is False; ``trace``: one of them,
+    where it does not say enough (inspecting.py). The same runs and traces give the same bytes. Raises InputError for
+    what is no run's folder, without a run, and for a ``trace`` that no run replayed.
     """
     target = Path(path)
-    target.write_text(report_html(open_runs(sources, names)), encoding="utf-8")
+    target.write_text(report_html(open_runs(sources, names), trace, reopen=reopen), encoding="utf-8")
     return target
 
 
-def report_html(runs: Sequence[NamedRun]) -> str:
-    """The page's text. Raises InputError when a file of a run cannot be read, and without a run."""
+def report_html(runs: Sequence[NamedRun], trace: Trace | None = None, *, reopen: bool = True) -> str:
+    """The page's text: see :func:`write_report`. Raises InputError when a file of a run cannot be read."""
     if not runs:
         raise InputError("no run was given: a report needs at least one")
     documents = [run.document() if run.folder is not None else {} for run in runs]
     subject = subject_of(runs)
-    more, axes = trace_charts(subject)
-    charts = charts_of(subject) + more
-    axes |= axes_of(subject)
+    found = inspect_traces(subject, documents, trace, reopen=reopen)
+    traces = trace_pages(subject, found, documents)
+    charts = charts_of(subject) + [each for page in traces for each in page.charts]
+    axes = axes_of(subject)
+    for page in traces:
+        axes |= page.axes
     cut(charts, axes)
     data = {
         "runs": [
@@ -78,7 +90,7 @@ def report_html(runs: Sequence[NamedRun]) -> str:
     content: dict[str, list[Element]] = {
         "results": [*tables.headline(runs), tables.audits(runs), tables.caveats(runs)],
         "configuration": tables.configuration(runs, documents),
-        "trace": [_trace(runs[at], documents[at], name) for at, name in trace_names(subject).items()],
+        "trace": [page.content for page in traces],
         "provenance": _provenance(runs, documents),
         "definitions": [tables.glossary(_fields(charts))],
     }
@@ -98,7 +110,7 @@ def _page(runs: Sequence[NamedRun], charts: list[dict[str, Any]], content: dict[
             section.append(el("p", {"class": "about"}, about))
         section.extend(content.get(name, []))
         if own:
-            section.append(el("div", {"class": "charts"}, *(_figure(chart) for chart in own)))
+            section.append(el("div", {"class": "charts"}, *(tables.figure(chart) for chart in own)))
         sections.append(section)
     style = _palette() + _file("page.css")
     script = "\n".join(_file(name) for name in SCRIPTS)
@@ -131,14 +143,6 @@ def _put(piece: str, filled: dict[str, str]) -> str:
     return filled[name] + rest
 
 
-def _figure(chart: dict[str, Any]) -> Element:
-    kind = "chart whole" if chart.get("kind") == "bars" else "chart"
-    caption = el(
-        "figcaption", {"class": "head"}, el("h3", None, chart["title"]), el("div", {"class": "note"}, chart["note"])
-    )
-    return el("figure", {"class": kind, "id": f"chart-{chart['id']}"}, caption)
-
-
 def _top(runs: Sequence[NamedRun], sections: Sequence[Element]) -> list[Element]:
     summaries = [run.summary for run in runs]
     tags = el("ul", {"class": "tags"})
@@ -159,12 +163,6 @@ def _top(runs: Sequence[NamedRun], sections: Sequence[Element]) -> list[Element]
         tags,
         el("nav", {"class": "contents", "aria-label": "Contents"}, *links),
     ]
-
-
-def _trace(run: NamedRun, document: dict[str, Any], name: str) -> Element:
-    made = el("div", None, el("h3", None, name))
-    made.append(tables.facts(trace_facts(run, document)))
-    return made
 
 
 def _provenance(runs: Sequence[NamedRun], documents: Sequence[dict[str, Any]]) -> list[Element]:

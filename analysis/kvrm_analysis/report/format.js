@@ -27,6 +27,13 @@ function number(value) {
   return Math.abs(value) >= 1e4 ? whole.format(value) : grouped.format(value);
 }
 
+// A power of ten, or a few of them, beside a tick.
+function short(value) {
+  const exact = Number(value.toPrecision(10));
+  if (exact >= 1e6 || exact < 1e-3) return exact.toExponential().replace("e+", "e");
+  return exact >= 1e4 ? `${exact / 1000}K` : number(exact);
+}
+
 // Round values over [low, high], about `wanted` of them.
 function ticks(low, high, wanted) {
   const rough = (high - low) / Math.max(1, wanted);
@@ -52,26 +59,62 @@ function logTicks(low, high, wanted) {
   return found.filter((each) => each >= low * 0.999 && each <= high * 1.001);
 }
 
-// Which x an index stands for, and how an x is written.
+// Which x an index stands for, and how an x is written. Equal steps; with `log`, the logarithms of `values`, or of the
+// middles of classes between `edges`.
 class Axis {
   constructor(about) {
     Object.assign(this, about);
-    const half = this.words ? this.step / 2 : 0;
-    const last = this.first + this.step * (this.count - 1);
-    this.whole = this.nines || this.words ? [this.first - half, last + half] : [0, this.step * this.count];
+    if (this.log) this.logarithmic();
+    else {
+      const half = this.words ? this.step / 2 : 0;
+      const last = this.first + this.step * (this.count - 1);
+      this.whole = this.nines || this.words ? [this.first - half, last + half] : [0, this.step * this.count];
+    }
   }
 
-  at(index) { return this.first + this.step * index; }
+  logarithmic() {
+    if (this.edges) this.borders = this.edges.map(Math.log10);
+    this.places = this.edges ? this.borders.slice(1).map((high, at) => (this.borders[at] + high) / 2) : this.values.map(Math.log10);
+    const ends = this.borders || this.places;
+    this.whole = [ends[0], ends[ends.length - 1]];
+    if (this.whole[0] === this.whole[1]) this.whole = [this.whole[0] - 0.5, this.whole[1] + 0.5];
+    this.step = (this.whole[1] - this.whole[0]) / this.count;
+  }
 
-  nearest(x) { return Math.max(0, Math.min(this.count - 1, Math.round((x - this.first) / this.step))); }
+  at(index) { return this.places ? this.places[index] : this.first + this.step * index; }
+
+  // Where the class of an index begins; that of `count` is the end.
+  edge(index) { return this.borders ? this.borders[index] : this.first + this.step * (index - 0.5); }
+
+  nearest(x) {
+    if (!this.places) return Math.max(0, Math.min(this.count - 1, Math.round((x - this.first) / this.step)));
+    return this.places.reduce((best, place, at) => (Math.abs(place - x) < Math.abs(this.places[best] - x) ? at : best), 0);
+  }
+
+  // First and last index that are seen over a range of x.
+  within([low, high]) {
+    if (!this.places) return [this.nearest(low + this.step / 2), this.nearest(high - this.step / 2)];
+    const seen = this.places.map((place, at) => [place, at]).filter(([place]) => place >= low - 1e-9 && place <= high + 1e-9);
+    return seen.length ? [seen[0][1], seen[seen.length - 1][1]] : [this.nearest(low), this.nearest(low)];
+  }
+
+  // A value of the unit as an x, and an x as it is written.
+  place(value) { return this.log ? Math.log10(value) : value; }
+
+  written(x) { return number(this.log ? Number((10 ** x).toPrecision(4)) : x); }
 
   percent(nines) { return 100 * (1 - 10 ** -nines); }
 
   text(index) {
     if (this.words) return this.words[index];
+    if (this.texts) return this.texts[index];
     if (this.nines) return `p${Number(this.percent(this.at(index)).toFixed(3))}`;
+    if (this.log) return `${this.before ? `${this.before} ` : ""}${number(this.values[index])} ${this.unit}`;
     return `${number(this.at(index))} ${this.unit}`;
   }
+
+  // The same at the head of a line of the table of values, whose column names the unit.
+  head(index) { return this.words || this.texts || this.nines || this.log ? this.text(index) : number(this.at(index)); }
 
   ticks([low, high], wanted) {
     if (this.words) {
@@ -82,6 +125,7 @@ class Axis {
       const percents = high - low > 1.5 ? [0, 50, 90, 99, 99.9, 99.99] : [0, 25, 50, 75, 90, 95, 98, 99, 99.5, 99.9, 99.95, 99.99];
       return percents.map((each) => [-Math.log10(1 - each / 100), String(each)]).filter(([at]) => at >= low - 1e-9 && at <= high + 1e-9);
     }
+    if (this.log) return logTicks(10 ** low, 10 ** high, wanted).map((each) => [Math.log10(each), short(each)]);
     return ticks(low, high, wanted).map((at) => [at, number(Number(at.toPrecision(12)))]);
   }
 }

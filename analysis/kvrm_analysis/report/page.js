@@ -70,7 +70,8 @@ class Page {
     this.reset.disabled = Object.keys(this.domains).length === 0;
     this.redraw(axis);
     const range = axis === null ? null : this.domains[axis];
-    this.say(range ? `zoomed to ${number(range[0])} to ${number(range[1])} ${this.axes[axis].unit}` : "everything shown");
+    const written = (x) => this.axes[axis].written(x);
+    this.say(range ? `zoomed to ${written(range[0])} to ${written(range[1])} ${this.axes[axis].unit}` : "everything shown");
   }
 
   // The cursor of one chart is seen in every chart of its axis; values beside the first alone.

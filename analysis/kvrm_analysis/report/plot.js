@@ -84,7 +84,7 @@ class Plot {
       const x = this.axis.at(index);
       if (x < domain[0] || x > domain[1] || lines.every((line) => line.y[index] === null)) continue;
       const row = node(body, "tr");
-      node(row, "th", { scope: "row" }, this.axis.words || this.axis.nines ? this.axis.text(index) : number(x));
+      node(row, "th", { scope: "row" }, this.axis.head(index));
       for (const line of lines) node(row, "td", {}, number(line.y[index]));
     }
   }
@@ -156,12 +156,7 @@ class Plot {
     const clip = `clip-${this.number}`;
     shape(shape(shape(svg, "defs"), "clipPath", { id: clip }), "rect", { x: left, y: top - 3, width, height: height + 4 });
     const inside = `url(#${clip})`;
-    if (this.spec.axis === "time") {
-      for (const [from, to] of this.page.shaded) {
-        const start = Math.max(this.x(from), left), end = Math.min(this.x(to), left + width);
-        if (end > start) shape(svg, "rect", { class: "shade", x: start, y: top, width: end - start, height });
-      }
-    }
+    this.shade(svg);
     if (this.range === null) {
       shape(svg, "text", { class: "empty", x: left + width / 2, y: top + height / 2, "text-anchor": "middle" },
         lines.length ? "no values here" : "every run is hidden");
@@ -183,15 +178,72 @@ class Plot {
     shape(svg, "text", { class: "unit", x: left + width, y: HEIGHT - 4, "text-anchor": "end" }, `${axis.label}${axis.unit ? `, ${axis.unit}` : ""}`);
     shape(svg, "text", { class: "unit", x: 0, y: 9 }, `${this.measure.unit}${this.log ? ", log scale" : ""}`);
     if (this.range !== null) for (const line of lines) this.drawLine(svg, line, inside);
+    this.mark(svg);
     this.drawn = lines;
     this.cross = shape(svg, "line", { class: "cross", y1: top, y2: top + height, visibility: "hidden" });
     this.dots = shape(svg, "g");
     this.selection = shape(svg, "rect", { class: "select", y: top, height, visibility: "hidden" });
   }
 
+  // Stretches of x: bursts on the axis that the runs share, or the chart's own, which have names.
+  shade(svg) {
+    const { left, top, width, height } = this.inner;
+    for (const [from, to, name] of this.spec.shaded || (this.spec.axis === "time" ? this.page.shaded : [])) {
+      const start = Math.max(this.x(this.axis.place(from)), left), end = Math.min(this.x(this.axis.place(to)), left + width);
+      if (end <= start) continue;
+      shape(svg, "rect", { class: `shade ${name || ""}`, x: start, y: top, width: end - start, height });
+      if (name && end - start > 7 * name.length) shape(svg, "text", { class: "named", x: start + 4, y: top + 12 }, name);
+    }
+  }
+
+  // Single values of x that have names.
+  mark(svg) {
+    const { left, top, width, height } = this.inner;
+    for (const [value, name] of this.spec.marks || []) {
+      const x = this.x(this.axis.place(value));
+      if (x < left || x > left + width) continue;
+      shape(svg, "line", { class: "cross", x1: x, x2: x, y1: top, y2: top + height });
+      const before = x - left > width / 2;
+      shape(svg, "text", { class: "named", x: before ? x - 4 : x + 4, y: top + 12, "text-anchor": before ? "end" : "start" }, name);
+    }
+  }
+
+  // Each value over the whole of its class, [x, y] corners; gaps where there is none.
+  stairs(line) {
+    const { axis } = this;
+    return line.top.flatMap((value, index) => {
+      if (value === null || (this.log && value <= 0)) return [null];
+      const y = this.y(value).toFixed(1);
+      return [[this.x(axis.edge(index)).toFixed(1), y], [this.x(axis.edge(index + 1)).toFixed(1), y]];
+    });
+  }
+
+  drawStairs(svg, line, inside) {
+    const points = this.stairs(line);
+    const base = this.y(this.range[0]).toFixed(1);
+    let path = "", filled = "";
+    points.forEach((point, at) => {
+      if (point === null) return;
+      const begins = !points[at - 1], ends = !points[at + 1];
+      path += `${begins ? "M" : "L"}${point.join(" ")}`;
+      filled += `${begins ? `M${point[0]} ${base}` : ""}L${point.join(" ")}${ends ? `V${base}Z` : ""}`;
+    });
+    shape(svg, "path", { class: `filled c${line.colour}`, d: filled, "clip-path": inside, "fill-opacity": line.dash ? 0.08 : 0.2 });
+    shape(svg, "path", { class: `line c${line.colour} d${line.dash}`, d: path, "clip-path": inside, "stroke-width": line.thick });
+  }
+
   drawLine(svg, line, inside) {
-    const points = line.top.map((value, index) =>
-      value === null || (this.log && value <= 0) ? null : [this.x(this.axis.at(index)).toFixed(1), this.y(value).toFixed(1)]);
+    if (this.spec.kind === "stairs") {
+      this.drawStairs(svg, line, inside);
+      return;
+    }
+    const { top } = line;
+    const points = top.map((value, index) => {
+      // No logarithm has a 0: where a share falls to it, the line ends at the foot of the chart.
+      const falls = this.log && this.spec.falls && value === 0 && index > 0 && top[index - 1] > 0;
+      if (value === null || (this.log && value <= 0 && !falls)) return null;
+      return [this.x(this.axis.at(index)).toFixed(1), this.y(falls ? this.range[0] : value).toFixed(1)];
+    });
     if (this.stacked || this.spec.kind === "area") {
       const floor = line.top.map((value, index) => (this.log ? this.range[0] : line.floor ? line.floor[index] ?? 0 : 0));
       const known = points.map((point, index) => [point, index]).filter(([point]) => point !== null);
@@ -332,7 +384,7 @@ class Plot {
         this.point(row >= 0 && row < this.rows.length ? row : null, true);
         return;
       }
-      if (start !== null) this.mark(start, px);
+      if (start !== null) this.select(start, px);
       this.page.point(this, this.axis.nearest(value(px)));
     });
     frame.addEventListener("pointerleave", () => { if (start === null) this.page.point(this, null); });
@@ -354,7 +406,7 @@ class Plot {
     frame.addEventListener("keydown", (event) => this.pressed(event));
   }
 
-  mark(from, to) {
+  select(from, to) {
     const { left, width } = this.inner;
     const [low, high] = [from, to].sort((a, b) => a - b).map((px) => Math.max(left, Math.min(left + width, px)));
     this.selection.setAttribute("x", low);
@@ -365,8 +417,7 @@ class Plot {
   pressed(event) {
     const step = event.shiftKey ? 10 : 1;
     const moves = this.axis ? { ArrowLeft: -step, ArrowRight: step } : { ArrowUp: -1, ArrowDown: 1 };
-    const first = this.axis ? this.axis.nearest(this.domain[0] + this.axis.step / 2) : 0;
-    const last = this.axis ? this.axis.nearest(this.domain[1] - this.axis.step / 2) : this.rows.length - 1;
+    const [first, last] = this.axis ? this.axis.within(this.domain) : [0, this.rows.length - 1];
     let target = null;
     if (event.key in moves) target = this.cursor === null ? first : this.cursor + moves[event.key];
     else if (event.key === "Home") target = first;

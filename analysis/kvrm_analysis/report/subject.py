@@ -13,12 +13,11 @@ from kvrm_analysis.drawing.series import Floats, Grid, bursts, grid_of, integers
 from kvrm_analysis.reading import columns
 from kvrm_analysis.report.bins import StepBins, brief
 from kvrm_analysis.runs import NamedRun
+from kvrm_analysis.trace_series import time_unit
 from kvrm_sim.columns import RUN_COLUMNS
 
 #: Bins of time: as many as a wide screen shows apart; fewer where many runs share the page.
 BINS, LEAST_BINS, MOST_VALUES = 600, 120, 12_000
-#: Axes are in minutes above so many seconds, and in hours above so many.
-MINUTES_FROM_S, HOURS_FROM_S = 600.0, 4 * 3600.0
 #: Percentiles are shown by the number of nines, 0 to this, in steps of this.
 MOST_NINES, NINES_STEP = 4.0, 0.02
 
@@ -89,11 +88,6 @@ def _longest_class(subject: Subject) -> int:
         for at, name in enumerate(RUN_COLUMNS)
         if not at or any(table.num_rows and numbers(table, name).any() for table in tables)
     )
-
-
-def time_unit(end_s: float) -> tuple[str, float]:
-    """Unit of an axis of time, and the seconds in it."""
-    return ("h", 3600.0) if end_s > HOURS_FROM_S else ("min", 60.0) if end_s > MINUTES_FROM_S else ("s", 1.0)
 
 
 def _run_class(column: str) -> str:

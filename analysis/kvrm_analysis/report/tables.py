@@ -201,6 +201,15 @@ def facts(entries: Iterable[tuple[str, str]]) -> Element:
     return made
 
 
+def figure(chart: dict[str, Any]) -> Element:
+    """The place of a chart, with its title and note; the script draws it there."""
+    kind = "chart whole" if chart.get("kind") == "bars" or chart.get("wide") else "chart"
+    caption = el(
+        "figcaption", {"class": "head"}, el("h3", None, chart["title"]), el("div", {"class": "note"}, chart["note"])
+    )
+    return el("figure", {"class": kind, "id": f"chart-{chart['id']}"}, caption)
+
+
 def glossary(fields: Iterable[str]) -> Element:
     """The definitions that the page refers to."""
     wanted = set(fields)

@@ -1,57 +1,49 @@
-"""The page of a trace in a report: what arrived, how long it was, and how it clumped. From a run's requests."""
+"""The page of a trace in a report: what `kvrm trace inspect` shows of it, in the report's own charts."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
+from xml.etree.ElementTree import Element
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvrm_analysis.drawing.series import Floats, integers
-from kvrm_analysis.reading import columns
+from kvrm_analysis import trace_series
 from kvrm_analysis.report.bins import brief
+from kvrm_analysis.report.inspecting import Inspected
+from kvrm_analysis.report.markup import el
 from kvrm_analysis.report.subject import Subject, chart, measure
+from kvrm_analysis.report.tables import facts, figure
 from kvrm_analysis.runs import NamedRun
-from kvrm_traces.burstiness import FANO_WINDOWS_S, Gaps, WindowCounts
+from kvrm_traces import TraceReport
+from kvrm_traces.inspection_text import ramp_words, report_facts, steady_words
 
-#: Classes of lengths a power of two.
-CLASSES_AN_OCTAVE = 4
+#: Facts of an inspection that the page tells otherwise; and those of a source, which a run's requests are not.
+TOLD = frozenset({"trace", "sha256", "requests", "span", "rate over time"})
+OF_THE_SOURCE = frozenset({"order", "rejected rows"})
+#: Stretches of the trace's clock, which a transform may have moved.
+OF_THE_CLOCK = frozenset({"ramp", "steady window", "longest gap"})
+
+Chart = dict[str, Any]
 
 
-def trace_charts(subject: Subject) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Lengths of prompts and outputs of each distinct trace, and their axis; none where requests were not kept."""
-    tables = {at: columns(subject.runs[at], "requests", ["prompt_tokens", "output_tokens"]) for at in subject.traces}
-    tables = {at: table for at, table in tables.items() if table.num_rows}
-    if not tables:
-        return [], {}
-    highest = max(int(integers(table, name).max()) for table in tables.values() for name in table.column_names)
-    edges = length_edges(highest)
+@dataclass(frozen=True)
+class TracePage:
+    """One trace's part of the page. ``axes``: by the name that its charts use."""
+
+    content: Element
+    charts: list[Chart]
+    axes: dict[str, Any]
+
+
+def trace_pages(subject: Subject, found: list[Inspected], documents: list[dict[str, Any]]) -> list[TracePage]:
+    """A page for each distinct trace, in the order of the runs."""
     names = trace_names(subject)
-    measures = []
-    for title, column in (("prompts", "prompt_tokens"), ("outputs", "output_tokens")):
-        lines = [
-            {"name": names[at], "y": brief(_share(integers(table, column), edges))} for at, table in tables.items()
-        ]
-        measures.append(measure(title, "% of requests", lines))
-    words = [
-        f"{low:,}" if low + 1 == high else f"{low:,}\N{EN DASH}{high - 1:,}"
-        for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
+    return [
+        _page(f"trace{number}", names[each.at], each, subject.runs[each.at], documents[each.at])
+        for number, each in enumerate(found, start=1)
     ]
-    axis = {"label": "tokens", "unit": "", "first": 0, "step": 1, "count": len(words), "words": words}
-    note = f"Classes of length, {CLASSES_AN_OCTAVE} to a factor of two."
-    return [chart("lengths", "trace", "Lengths", note, measures, axis="lengths", kind="area")], {"lengths": axis}
-
-
-def length_edges(highest: int) -> NDArray[np.int64]:
-    """Edges of classes of lengths, 1 upward, each at least one token wide."""
-    octaves = np.arange(0, np.log2(max(2, highest)) + 1, 1 / CLASSES_AN_OCTAVE)
-    edges = np.unique(np.ceil(2**octaves).astype(np.int64))
-    return edges[: int(np.searchsorted(edges, highest, side="right")) + 1]
-
-
-def _share(lengths: NDArray[np.int64], edges: NDArray[np.int64]) -> Floats:
-    counts = np.histogram(lengths, edges)[0]
-    return np.asarray(100 * counts / len(lengths), np.float64)
 
 
 def trace_names(subject: Subject) -> dict[int, str]:
@@ -62,40 +54,145 @@ def trace_names(subject: Subject) -> dict[int, str]:
     return names
 
 
-def trace_facts(run: NamedRun, document: dict[str, Any]) -> list[tuple[str, str]]:
-    """What is known of the trace that a run replayed."""
-    about = document.get("trace", {})
-    told = run.summary["trace"]
+def _page(prefix: str, name: str, inspected: Inspected, run: NamedRun, document: dict[str, Any]) -> TracePage:
+    content = el("div", {"class": "trace"}, el("h3", None, name))
+    if inspected.instead is not None:
+        content.append(el("p", {"class": "notice"}, _instead(run, inspected)))
+    charts: list[Chart] = []
+    axes: dict[str, Any] = {}
+    if inspected.report is not None:
+        drawn = [
+            _rate(inspected.report, bool(run.summary["trace"].get("transforms"))),
+            _gaps(inspected.report),
+            _lengths(inspected.report),
+        ]
+        drawn += [_reuse(inspected.report), _turns(inspected.report)]
+        for each, axis in filter(None, drawn):
+            axes[f"{prefix}-{each['id']}"] = axis
+            charts.append({**each, "id": f"{prefix}-{each['id']}", "axis": f"{prefix}-{each['id']}"})
+        content.append(el("div", {"class": "charts"}, *(figure(each) for each in charts)))
+    content.append(facts(_facts(inspected, run, document)))
+    return TracePage(content, charts, axes)
+
+
+def _instead(run: NamedRun, inspected: Inspected) -> str:
+    if inspected.report is None:
+        return f"The trace was not inspected: {inspected.instead}."
+    return (
+        f"Of the requests that run {run.name} recorded, not of the trace itself: {inspected.instead}. A run records "
+        "arrivals and lengths: nothing of sessions, prefix hashes, rejected rows and the order of the source."
+    )
+
+
+def _facts(inspected: Inspected, run: NamedRun, document: dict[str, Any]) -> list[tuple[str, str]]:
+    about, told, report = document.get("trace", {}), run.summary["trace"], inspected.report
+    info = None if inspected.instead is not None or report is None else report.info
     entries = [
         ("name", str(told["name"])),
-        ("source", str(about.get("source", "not recorded"))),
+        ("source", str(about.get("source", "not recorded")) if info is None else info.source),
         ("format", str(about.get("format", "not recorded"))),
         ("sha256", str(told["sha256"])),
         ("requests", f"{told['rows']:,} over {told['span_s']:,.1f} s"),
         ("transforms", str(told.get("transforms") or "none")),
     ]
-    table = columns(run, "requests", ["arrival_ns", "prompt_tokens", "output_tokens"])
-    if not table.num_rows:
-        return [*entries, ("lengths and burstiness", "requests were not recorded")]
-    for name, column in (("prompt tokens", "prompt_tokens"), ("output tokens", "output_tokens")):
-        entries.append((name, _spread(integers(table, column))))
-    return entries + burstiness(np.sort(integers(table, "arrival_ns")))
+    if document.get("run", {}).get("driver") == "closed-loop":
+        whose = "as the run sent them" if info is None else "as the trace has them"
+        entries.append(("arrivals", f"closed loop, {whose}: a turn waited for the answer to the one before"))
+    if report is None:
+        return entries
+    left_out = TOLD if info is not None else TOLD | OF_THE_SOURCE
+    entries += [(name, text) for name, text in report_facts(report) if name not in left_out]
+    return entries if not told.get("transforms") else [(name, text + _of_what(name, text)) for name, text in entries]
 
 
-def _spread(lengths: NDArray[np.int64]) -> str:
-    p50, p99 = np.quantile(lengths, [0.5, 0.99], method="inverted_cdf").tolist()
-    most, total = int(lengths.max()), int(lengths.sum())
-    return f"mean {lengths.mean():,.1f}, p50 {p50:,}, p99 {p99:,}, max {most:,}; {total:,} in all"
+def _of_what(name: str, text: str) -> str:
+    """What a fact is of where the trace was cut or scaled; nothing where it names no time."""
+    if name in OF_THE_CLOCK:
+        return ", in seconds of the replay" if any(map(str.isdigit, text)) else ""
+    return ", in the whole source" if name in OF_THE_SOURCE else ""
 
 
-def burstiness(arrivals_ns: NDArray[np.int64]) -> list[tuple[str, str]]:
-    """Spread of the gaps and of the counts, of sorted arrivals."""
-    arrivals_ns = arrivals_ns - arrivals_ns[0]
-    gaps = Gaps()
-    gaps.see(arrivals_ns)
-    entries: list[tuple[str, float | None]] = [("CV of the gaps", gaps.cv())]
-    for seconds in FANO_WINDOWS_S:
-        counts = WindowCounts(seconds * 1_000_000_000, int(arrivals_ns[-1]))
-        counts.see(arrivals_ns)
-        entries.append((f"Fano factor, {seconds} s", counts.fano()))
-    return [(name, "too few arrivals" if value is None else f"{value:.3g}") for name, value in entries]
+Drawn = tuple[Chart, dict[str, Any]]
+
+
+def _rate(report: TraceReport, transformed: bool) -> Drawn:
+    unit, unit_s = trace_series.time_unit(report.info.span_s)
+    edges = trace_series.rate_edges_s(report)
+    width_s = float(edges[1])
+    axis = {"label": "time since the first arrival", "unit": unit, "first": width_s / 2 / unit_s,
+            "step": width_s / unit_s, "count": len(report.rates_per_s), "bin": f"{width_s:.4g} s"}  # fmt: skip
+    shaded = [[each.start_s / unit_s, each.end_s / unit_s, each.name] for each in trace_series.windows(report)]
+    ramp = "" if report.ramp is None else f"Ramp: {ramp_words(report.ramp)}. "
+    steady = steady_words(report)
+    note = f"{ramp}Steady window: {steady}{_of_what('steady window', steady) if transformed else ''}."
+    line = {"name": "arrivals", "y": brief(np.array(report.rates_per_s))}
+    how = {"kind": "stairs", "shaded": shaded, "wide": True}
+    return chart("rate", "", "Rate of arrivals", note, [measure("rate", "requests/s", [line])], **how), axis
+
+
+def _gaps(report: TraceReport) -> Drawn | None:
+    gaps = trace_series.gaps(report)
+    if gaps is None:
+        return None
+    lines = [{"name": "trace", "y": brief(gaps.trace)}, {"name": "exponential", "y": brief(gaps.exponential)}]
+    axis = {"label": "gap", "unit": "s", "log": True, "values": brief(gaps.x), "before": "\N{GREATER-THAN OR EQUAL TO}"}
+    note = f"{report.info.ties:,} are 0. Exponential: the gaps of a Poisson process of this rate."
+    made = chart("gaps", "", "Gaps between arrivals", note, [measure("gaps", "% at least so long", lines)],
+                 log=True, falls=True)  # fmt: skip
+    return made, _counted(axis)
+
+
+def _lengths(report: TraceReport) -> Drawn:
+    lengths = trace_series.lengths(report)
+    lines = [{"name": "prompts", "y": brief(lengths.prompts)}, {"name": "outputs", "y": brief(lengths.outputs)}]
+    axis = {"label": "tokens", "unit": "", "log": True, "edges": lengths.edges.tolist(),
+            "texts": _classes(lengths.edges)}  # fmt: skip
+    note = f"Classes of length, {trace_series.PARTS_AN_OCTAVE} to a factor of two."
+    over = report.over_limit
+    marks = [] if over is None else [[over.limit_tokens, "context"]]
+    if over is not None and over.rows:
+        note += f" {over.rows:,} requests have more than {over.limit_tokens:,} tokens, prompt and output."
+    made = chart("lengths", "", "Lengths", note, [measure("lengths", "% of requests", lines)],
+                 kind="stairs", marks=marks)  # fmt: skip
+    return made, {**axis, "count": len(lengths.prompts)}
+
+
+def _classes(edges: NDArray[np.int64]) -> list[str]:
+    return [
+        f"{low:,} tokens" if low + 1 == high else f"{low:,}\N{EN DASH}{high - 1:,} tokens"
+        for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
+    ]
+
+
+def _reuse(report: TraceReport) -> Drawn | None:
+    reuse, found = trace_series.reuse(report), report.prefix_reuse
+    if reuse is None or found is None:
+        return None
+    lines = [
+        {"name": "LRU", "y": brief(reuse.lru)},
+        {"name": "at best (Belady)", "y": brief(reuse.belady)},
+        {"name": "without end", "y": brief(np.full(len(reuse.percent), reuse.infinite))},
+    ]
+    sample = "" if found.curve_share == 1 else f" From a sample of {100 * found.curve_share:.3g}% of them."
+    note = f"Blocks that an earlier prompt had, of {found.unique_blocks:,} different ones.{sample}"
+    axis = {"label": "cache, of the different blocks", "unit": "%", "log": True, "values": brief(reuse.percent)}
+    made = chart("reuse", "", "Prefixes found again", note, [measure("reuse", "% of blocks", lines)], kind="points")
+    return made, _counted(axis)
+
+
+def _turns(report: TraceReport) -> Drawn | None:
+    turns = trace_series.turns(report)
+    if turns is None or report.sessions is None:
+        return None
+    note = f"{report.sessions.sessions:,} sessions, {report.sessions.follow_ups:,} follow-ups."
+    at_most = slice(0, len(turns.x) - 1)  # no session has as many as the last edge
+    axis = {"label": "turns", "unit": "", "log": True, "values": brief(turns.x[at_most]),
+            "texts": [f"{count:,.0f} turns or more" for count in turns.x[at_most]]}  # fmt: skip
+    lines = [{"name": "sessions", "y": brief(turns.y[at_most])}]
+    made = chart("turns", "", "Turns a session", note, [measure("turns", "% with so many", lines)],
+                 kind="points", log=True)  # fmt: skip
+    return made, _counted(axis)
+
+
+def _counted(axis: dict[str, Any]) -> dict[str, Any]:
+    return {**axis, "count": len(axis["values"])}

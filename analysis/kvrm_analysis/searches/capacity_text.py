@@ -19,16 +19,21 @@ PANEL_INCHES = 2.3
 SHOWN = 1.6
 
 
-def table(capacities: Sequence[Capacity], unit: str, digits: int) -> list[str]:
-    """One line a policy, with a heading. ``unit``: of the load; ``digits`` behind its point."""
-    rows = [["policy", unit, "interval", "edges, least to most", "runs"]]
+def table(capacities: Sequence[Capacity], unit: str, digits: int, gpus_per_replica: int | None = None) -> list[str]:
+    """One line a policy, with a heading. ``unit``: of the load; ``digits`` behind its point. ``gpus_per_replica``:
+    where replicas are counted, for how many GPUs they are.
+    """
+    gpus = [] if gpus_per_replica is None else ["GPUs"]
+    rows = [["policy", unit, *gpus, "interval", "edges, least to most", "runs"]]
     for each in capacities:
         interval = "-"
         if each.interval is not None and each.coverage is not None:
             interval = f"{_span(each.interval, digits)} ({each.coverage:.1%})"
         edges = _edges(each, unit, digits)
         runs = sum(len(probes) for probes in each.probes)
-        rows.append([each.policy, _number(each.at, digits), interval, edges, str(runs)])
+        if gpus_per_replica is not None:
+            gpus = [_number(None if each.at is None else each.at * gpus_per_replica, 0)]
+        rows.append([each.policy, _number(each.at, digits), *gpus, interval, edges, str(runs)])
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     return [
         "  ".join(

@@ -10,7 +10,7 @@ from typing import Any
 from kvrm_analysis.searches.basis import Basis
 from kvrm_analysis.searches.figures_of_merit import Figure
 from kvrm_analysis.searches.slo import Term
-from kvrm_analysis.searches.tune_study import TuneStudy
+from kvrm_analysis.searches.tune_study import HAS_RESULTS, NOT_OVERLOADED, TuneStudy
 from kvrm_analysis.searches.tuning import EXCLUDED, Search, Tried
 from kvrm_analysis.studies.cell_rows import Row
 from kvrm_sim.errors import ConfigError
@@ -108,7 +108,7 @@ class Tuned:
         if not feasible:
             near = min(self.trials, key=lambda trial: trial.excess)
             lines.append(f"no trial meets everything; nearest is {near.number}: {_settings(near.settings)}")
-            lines += [f"  {name}: off by {value:.1%}" for name, value in study.excesses(near.row).items() if value > 0]
+            lines += [f"  {_missed(name, value)}" for name, value in study.excesses(near.row).items() if value > 0]
             if near.row["error"]:
                 lines.append(f"  {near.row['error']}")
             return "\n".join(lines)
@@ -240,6 +240,12 @@ def _trial(trial: Tried) -> dict[str, Any]:
         "values": list(trial.values or ()),
         "row": trial.row,
     }
+
+
+def _missed(name: str, excess: float) -> str:
+    """A bound with how far it is missed; of what only holds or not, that it does not."""
+    yes_or_no = {NOT_OVERLOADED: "it is overloaded", HAS_RESULTS: "it has no results"}
+    return yes_or_no.get(name, f"{name}: off by {excess:.1%}")
 
 
 def _settings(settings: Mapping[str, Any]) -> str:

@@ -24,6 +24,8 @@ from kvrm_sim.errors import ConfigError, InputError
 Sampler: TypeAlias = Literal["tpe", "nsga2", "random"]
 _KEYS = ("objective", "slo", "trials", "sampler", "seed", "batch", "windows", "allow_overload")
 _MOST_TRIALS = 100_000
+#: What a trial has to meet beside its bounds, by the names that its constraints have in the journal.
+HAS_RESULTS, NOT_OVERLOADED = "has results", "not overloaded"
 
 
 @dataclass(frozen=True)
@@ -60,16 +62,16 @@ class TuneStudy:
         """By what a cell misses what it has to meet, by name: 0 or less where it does not. Of no results: 1 each."""
         names = [str(term) for term in self.slo.terms] if self.slo else []
         if row["status"] != "done":
-            return dict.fromkeys(["has results", *names], 1.0)
-        found = {"has results": 0.0}
+            return dict.fromkeys([HAS_RESULTS, *names], 1.0)
+        found = {HAS_RESULTS: 0.0}
         for goal in self.goals:
             if goal.figure.in_row(row) is None:
-                found["has results"] = 1.0
+                found[HAS_RESULTS] = 1.0
         for term in self.slo.terms if self.slo else ():
             value = term.figure.in_row(row)
             found[str(term)] = 1.0 if value is None else term.excess(value)
         if not self.allow_overload:
-            found["not overloaded"] = 1.0 if row["overloaded"] else 0.0
+            found[NOT_OVERLOADED] = 1.0 if row["overloaded"] else 0.0
         return found
 
 

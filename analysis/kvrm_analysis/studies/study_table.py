@@ -5,9 +5,11 @@ Any Parquet table will do. ``status`` (where there is one) says which cells have
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -29,6 +31,13 @@ NAMES = ("cells.parquet", "results.parquet", "table.parquet", "study.parquet")
 _MORE = ("_per_s", "_share", "goodput", "completed_requests", "accepted", "block_fill", "blocks_per_group",
          "prefix_hit_tokens", "delivered_tokens")  # fmt: skip
 
+#: Metrics that are shown when none is named, the first that the table has.
+DEFAULT_METRICS = ("ttft_p99_s", "itl_p99_s", "output_tokens_per_s")
+#: Columns that number cells.
+_COUNTERS = ("cell", "configuration", "repeat")
+#: What may be left out at the end of a metric's name.
+_UNITS = ("_s", "_bytes", "_per_s", "_ns", "_ms")
+
 _UPPER = frozenset({"ttft", "itl", "tpot", "e2e", "kv"})
 
 
@@ -46,24 +55,53 @@ class StudyTable:
 
     def column(self, name: str) -> NDArray[np.float64]:
         """A metric as float64 over ``cells``. Raises InputError when there is none of this name, or it is no number."""
-        self.check(name)
-        try:
-            return np.asarray(self.cells[name], np.float64)
-        except (TypeError, ValueError) as error:
-            raise InputError(f"{self.name}: column {name!r} holds no numbers: {error}") from error
+        return np.asarray(self.cells[self.metric(name)], np.float64)
 
-    def check(self, name: str) -> None:
-        """Raise InputError when there is no column of this name."""
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Columns that hold a number of every result, or of some: not those of the configuration."""
+        return tuple(
+            name
+            for name in self.cells.columns
+            if name not in _COUNTERS and not _of_configuration(name) and _numbers(self.cells[name])
+        )
+
+    def is_axis(self, name: str) -> bool:
+        """Whether a column is of the configuration. Raises InputError for one that is neither that nor a metric."""
+        if name in self.cells.columns and _of_configuration(name):
+            return True
+        self.metric(name)
+        return False
+
+    def metric(self, name: str) -> str:
+        """The metric of this name, with its unit or without. Raises InputError where it is none: with those near."""
+        for found in (name, *(f"{name}{unit}" for unit in _UNITS)):
+            if found in self.metrics or (found in self.axes and _numbers(self.cells[found])):
+                return found
+        if name in self.cells.columns:
+            usual = [metric for metric in DEFAULT_METRICS if metric in self.metrics] or self.metrics[:3]
+            what = "does not vary" if _of_configuration(name) and _numbers(self.cells[name]) else "holds no numbers"
+            raise InputError(f"{self.name}: {name!r} is no metric: it {what}; there are {', '.join(usual)}, …")
+        raise InputError(f"{self.name}: no column {name!r}; {self._near(name, 'metrics')}")
+
+    def axis(self, name: str) -> str:
+        """The axis of this name. Raises InputError where it is none, or does not vary: with those that do."""
+        if name in (*self.axes, *self.repeats):
+            return name
         if name not in self.cells.columns:
-            import difflib
+            raise InputError(f"{self.name}: no column {name!r}; {self._near(name, 'axes')}")
+        what = f"{word(self.cells[name].iloc[0])} in every cell" if _of_configuration(name) else "a result, not an axis"
+        raise InputError(f"{self.name}: {name!r} is {what}; {self._near('', 'axes')}")
 
-            near = difflib.get_close_matches(name, list(self.cells.columns), n=3)
-            hint = f"did you mean {' or '.join(near)}?" if near else f"its axes are {', '.join(self.axes)}"
-            raise InputError(f"{self.name}: no column {name!r}; {hint}")
+    def _near(self, name: str, kind: Literal["axes", "metrics"]) -> str:
+        """Of the axes or the metrics those that are called alike, or all."""
+        known = list(getattr(self, kind))
+        near = difflib.get_close_matches(name, known, n=3) or [column for column in known if name and name in column]
+        return f"did you mean {' or '.join(near)}?" if near else f"its {kind} are {', '.join(known) or 'none'}"
 
     def values(self, axis: str) -> list[object]:
         """The distinct values of an axis over all rows, in order; numbers before words, absent last."""
-        self.check(axis)
+        self.axis(axis)
         found = pd.concat([self.cells[axis], self.others[axis]]) if axis in self.others else self.cells[axis]
         return sorted(found.unique().tolist(), key=lambda v: (v is None or v != v, isinstance(v, str), v))
 
@@ -86,17 +124,23 @@ def load_study(path: Path) -> StudyTable:
 def study_table(frame: pd.DataFrame, name: str) -> StudyTable:
     """The same of a table in memory."""
     done = frame["status"] == "done" if "status" in frame else pd.Series(True, frame.index)
-    known = {*_OF_A_RUN, *ReplicaConfig.model_fields}
-    axes = [
-        column
-        for column in frame.columns
-        if ("." in column or column in known) and frame[column].map(repr).nunique() > 1
-    ]
+    axes = [column for column in frame.columns if _of_configuration(column) and frame[column].map(repr).nunique() > 1]
     if not done.any():
         raise InputError(f"{name}: none of its {len(frame)} cells is done")
     repeats = tuple(axis for axis in axes if axis in REPEATS)
     kept = tuple(axis for axis in axes if axis not in REPEATS)
     return StudyTable(name, frame[done].reset_index(drop=True), frame[~done].reset_index(drop=True), kept, repeats)
+
+
+def _of_configuration(column: str) -> bool:
+    return "." in column or column in _OF_A_RUN or column in ReplicaConfig.model_fields
+
+
+def _numbers(column: pd.Series[Any]) -> bool:
+    """Whether there are numbers in it, and nothing but numbers."""
+    return not pd.to_numeric(column, errors="coerce").isna().all() and (
+        pd.api.types.is_numeric_dtype(column) or all(isinstance(value, (int, float)) for value in column.dropna())
+    )
 
 
 def more_is_better(metric: str) -> bool:

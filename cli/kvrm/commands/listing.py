@@ -16,7 +16,9 @@ from kvrm.presets import Kind
 def list_names(
     kind: Annotated[
         Kind,
-        typer.Argument(metavar="policies|models|hardware|traces|datasets|routers|parts", help="What to list."),
+        typer.Argument(
+            metavar="KIND", help="policies, models, hardware, traces, datasets (public ones), routers or parts."
+        ),
     ],
     json: Annotated[bool, typer.Option("--json", help="Print a JSON object of names and descriptions.")] = False,
     plugin: PluginOption = None,

@@ -16,6 +16,10 @@ ForceOption = Annotated[
     bool, typer.Option("--force", help="Replace the file when it is one that such a command wrote.")
 ]
 
+TraceOption = Annotated[
+    str | None, typer.Option("--trace", help="The trace, where the run does not say enough to find it.")
+]
+
 
 def report(
     runs: Annotated[list[str], typer.Argument(metavar="RUN", help="Folders of runs, or of comparisons.")],
@@ -24,14 +28,23 @@ def report(
     name: Annotated[
         list[str] | None, typer.Option("--name", help="What a run is called, in their order. Repeatable.")
     ] = None,
+    trace: TraceOption = None,
+    inspect: Annotated[
+        bool,
+        typer.Option("--inspect/--no-inspect", help="Open the traces again, if they are still there, for their pages; "
+                     "without, a page is of the requests that a run recorded."),
+    ] = True,
     force: ForceOption = False,
-) -> None:
+    reading: Reading,
+) -> None:  # fmt: skip
     """Write one self-contained HTML file: results, charts, what differs in configuration, trace and provenance.
 
     It opens from the disk, with no network; everything from traces and file names in it is text.
     """
+    _check_reading(trace, reading)
     folders.check(Path(out), kind="report", force=force)
-    made = reporting.report(runs, out, names=name, force=force)
+    source = opened(trace, reading) if trace is not None else None
+    made = reporting.report(runs, out, names=name, trace=source, inspect=inspect, force=force)
     say(f"report: {made} ({made.stat().st_size / 1e6:.1f} MB)")
 
 
@@ -49,9 +62,7 @@ def timeline(
         typer.Option("--blocks", metavar="FIRST:LAST", help="Blocks of the pool that get a track each, from 0 on: who "
                      "held them."),
     ] = None,
-    trace: Annotated[
-        str | None, typer.Option("--trace", help="The trace, where the run does not say enough to find it.")
-    ] = None,
+    trace: TraceOption = None,
     replica: Annotated[int | None, typer.Option("--replica", help="Which replica of a cluster, from 0 on.")] = None,
     force: ForceOption = False,
     reading: Reading,
@@ -60,8 +71,7 @@ def timeline(
 
     Single steps that the run's folder does not hold, and blocks, are simulated again up to the end of the window.
     """
-    if trace is None and reading != Reading():
-        raise typer.BadParameter("they say how --trace is read, which is not given", param_hint="options of a trace")
+    _check_reading(trace, reading)
     window_s = parse.window(window) if window is not None else None
     tracks = parse.whole_range(blocks, "--blocks") if blocks is not None else None
     folders.check(Path(out), kind="timeline", force=force)
@@ -74,3 +84,8 @@ def timeline(
         note(f"the first {done.steps:,} of {done.all_steps:,} steps: name another stretch with --window")
     stretch = f"{done.steps:,} steps from {done.start_s:g} to {done.end_s:g} s"
     say(f"timeline: {done.path} ({stretch}, {done.events:,} events)")
+
+
+def _check_reading(trace: str | None, reading: Reading) -> None:
+    if trace is None and reading != Reading():
+        raise typer.BadParameter("they say how --trace is read, which is not given", param_hint="options of a trace")

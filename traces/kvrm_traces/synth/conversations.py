@@ -157,7 +157,7 @@ class ConversationStore:
         made["prompt_tokens"] = np.repeat(shared, turns) + _running(message + answer, first, turns) - answer
         passed_ns = _running(answered_ns + think_ms * _MS_NS, first, turns) - answered_ns
         made["arrival_ns"] = np.repeat(begin_ns, turns) + passed_ns
-        # Not a block's own size: it is not full, or belongs to the text of the path.
+        # Whole blocks behind those that lie in the texts of the path alone.
         _, shared_blocks = self._tree.id_ranges(paths)
         made["own_blocks"] = made["prompt_tokens"] // spec.hash_block_tokens
         made["own_blocks"] -= np.repeat(shared_blocks.sum(axis=1), turns)
