@@ -12,6 +12,7 @@ import pytest
 import kvrm
 from kvrm_analysis.engines.engines import SerialEngine
 from kvrm_analysis.life_text import to_dict as life_dict
+from tests.analysis.made_up_measurements import calibration_report, validation_report
 from tests.conftest import REPO
 
 BASE = {"trace": "chat-burst", "trace.rows": 40, "policy": "graph-paged"}
@@ -86,3 +87,9 @@ def test_of_traces(tmp_path: Path) -> None:
     inner = ("fano", "zero_rows", "rejected", "over_limit", "hash_consistency", "prefix_reuse", "sessions")
     assert unnamed("traces.md", kvrm.inspect_trace(trace).to_dict(), *inner) == []
     assert unnamed("traces.md", kvrm.fit_trace(trace).to_dict()) == []
+
+
+def test_of_calibrations_and_validations() -> None:
+    names = {"static", "graph-paged", "kv-rm", "kv-rm-delta", "torch", "0.5", "1", "1.5"}
+    for report in (calibration_report(), validation_report()):
+        assert [key for key in unnamed("validation.md", report) if key not in names] == []
