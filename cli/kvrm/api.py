@@ -13,15 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack, cast
 
-from kvrm.clusters import split_options
 from kvrm.folders import staged
 from kvrm.presets import Kind, plugged
 from kvrm.results import Comparison, Replay
 from kvrm.traces import open_trace as open_trace
 from kvrm.traces import opened
-from kvrm_analysis.engines.replicas import check_cluster, replica_config, run_replicas
+from kvrm_analysis.engines.replicas import OF_A_CLUSTER, OF_AN_ENGINE, check_cluster, replica_config, run_replicas
 
 if TYPE_CHECKING:
     from kvrm.plugins import PartSource
@@ -95,6 +94,13 @@ class ReplicaOptions(TypedDict, total=False):
 
 class RunOptions(ReplicaOptions, ClusterOptions, total=False):
     """What serves the trace."""
+
+
+def split_options(options: RunOptions) -> tuple[ClusterOptions, ReplicaOptions]:
+    """The options of the cluster, and those of each replica."""
+    given: dict[str, Any] = dict(options)
+    cluster = {name: given.pop(name) for name in (*OF_A_CLUSTER, *OF_AN_ENGINE) if name in given}
+    return cast("ClusterOptions", cluster), cast("ReplicaOptions", given)
 
 
 def catalogue(kind: Kind, *, plugins: Sequence[PartSource] = ()) -> dict[str, str]:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack
 
 from kvrm import api
-from kvrm.clusters import split_options
 from kvrm.folders import staged
 from kvrm.presets import plugged
 from kvrm_analysis.engines.replicas import check_cluster, is_one_replica, replica_config, run_replicas
@@ -170,7 +169,7 @@ def capacity(
     objective = parse_slo(slo)
     effort = Effort(share=share, confidence=confidence, tolerance=tolerance, guard=guard)
     with plugged(plugins):
-        cluster, replica = split_options(options)
+        cluster, replica = api.split_options(options)
         if find == "replicas" and not is_one_replica(cluster):
             raise InputError("find = 'replicas' chooses their number: leave cluster and the split out")
         configs = [replica_config(policy, replica) for policy in policies]

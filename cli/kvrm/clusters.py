@@ -1,20 +1,8 @@
-"""The options of a cluster apart from those of its replicas, and a cluster's run as text."""
+"""A cluster's run as text."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
-
-from kvrm_analysis.engines.replicas import OF_A_CLUSTER, OF_AN_ENGINE
-
-if TYPE_CHECKING:
-    from kvrm.api import ClusterOptions, ReplicaOptions, RunOptions
-
-
-def split_options(options: RunOptions) -> tuple[ClusterOptions, ReplicaOptions]:
-    """The options of the cluster, and those of each replica."""
-    given: dict[str, Any] = dict(options)
-    cluster = {name: given.pop(name) for name in (*OF_A_CLUSTER, *OF_AN_ENGINE) if name in given}
-    return cast("ClusterOptions", cluster), cast("ReplicaOptions", given)
+from typing import Any
 
 
 def cluster_text(summary: dict[str, Any]) -> str:

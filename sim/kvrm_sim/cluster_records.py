@@ -7,6 +7,8 @@ is kept is what was written since the slowest replica's time. The order depends 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,25 +27,45 @@ def ended_ns(records: st.Records) -> NDArray[np.int64]:
     return np.where(records["outcome"] == st.UNFINISHED, st.NEVER, left).astype(np.int64)
 
 
-class _Stream:
-    """One kind of records, and int64 [records, any] beside each of them. ``time_ns``: what they are ordered by."""
+@dataclass(frozen=True)
+class Stream:
+    """One kind of records of several replicas, and their order."""
 
-    def __init__(
-        self,
-        dtype: np.dtype[np.void],
-        time_ns: Callable[[st.Records], NDArray[np.int64]],
-        sink: Callable[[st.Records, NDArray[np.int64]], None],
-    ) -> None:
-        self._names = dtype.names or ()
-        self._dtype = with_fields(dtype)
-        self._time_ns, self._sink = time_ns, sink
+    #: As a replica writes them; with ``replica`` behind, they are those of a cluster.
+    fields: np.dtype[Any]
+    #: The time of each record: what comes first in their order.
+    time_ns: Callable[[st.Records], NDArray[np.int64]]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the records with ``replica``."""
+        return with_fields(self.fields)
+
+    @staticmethod
+    def order(records: st.Records, times: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Indices of the records in order. Stable: a replica's own order stays."""
+        return np.lexsort((records["replica"], times))
+
+
+STREAMS = {
+    "requests": Stream(st.OUT, ended_ns),
+    "windows": Stream(st.WINDOWS, lambda records: records["start_ns"]),
+    "pool": Stream(st.POOL_SAMPLES, lambda records: records["time_ns"]),
+}
+
+
+class _Held:
+    """Records of one stream that are held back, and int64 [records, any] beside each of them."""
+
+    def __init__(self, stream: Stream, sink: Callable[[st.Records, NDArray[np.int64]], None]) -> None:
+        self._stream, self._sink = stream, sink
         self._kept: list[st.Records] = []
         self._beside: list[NDArray[np.int64]] = []
 
     def add(self, replica: int, records: st.Records, beside: NDArray[np.int64] | None = None) -> None:
         """Copy records of one replica."""
-        tagged = np.zeros(len(records), self._dtype)
-        for name in self._names:
+        tagged = np.zeros(len(records), self._stream.dtype)
+        for name in self._stream.fields.names or ():
             tagged[name] = records[name]
         tagged["replica"] = replica
         self._kept.append(tagged)
@@ -54,8 +76,8 @@ class _Stream:
         if not self._kept:
             return
         records, beside = np.concatenate(self._kept), np.concatenate(self._beside)
-        times = self._time_ns(records)
-        order = np.lexsort((records["replica"], times))  # stable: a replica's own order stays
+        times = self._stream.time_ns(records)
+        order = self._stream.order(records, times)
         count = len(order) if last else int(np.searchsorted(times[order], before_ns))
         now, later = order[:count], order[count:]
         if count:
@@ -69,9 +91,9 @@ class MergedRecords:
 
     def __init__(self, count: int, target: Target) -> None:
         self.busy_ns = [0] * count
-        self._requests = _Stream(st.OUT, ended_ns, lambda records, _: target.requests(records))
-        self._windows = _Stream(st.WINDOWS, lambda r: r["start_ns"], lambda records, _: target.windows(records))
-        self._pool = _Stream(st.POOL_SAMPLES, lambda r: r["time_ns"], target.pool)
+        self._requests = _Held(STREAMS["requests"], lambda records, _: target.requests(records))
+        self._windows = _Held(STREAMS["windows"], lambda records, _: target.windows(records))
+        self._pool = _Held(STREAMS["pool"], target.pool)
 
     def sinks(self, replica: int) -> Sinks:
         """Where that replica's records go."""

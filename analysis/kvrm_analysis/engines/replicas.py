@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvrm_sim.words import DEFAULT_ROUTER
-
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
@@ -122,6 +120,7 @@ def check_cluster(
     _check_engine(given, apart=not split)
     from kvrm_sim.cluster import check_cluster as check
     from kvrm_sim.split import check_split
+    from kvrm_sim.words import DEFAULT_ROUTER
 
     count = given.get("cluster", 1)
     for config in configs or (None,):
@@ -141,6 +140,7 @@ def _check_engine(given: Mapping[str, Any], *, apart: bool) -> None:
             raise InputError(f"{name} = {given[name]!r}: prefill and decode replicas meet: they run in one process")
     if "engine" in given:
         from kvrm_analysis.engines.shards import check_shards
+        from kvrm_sim.words import DEFAULT_ROUTER
 
         check_shards(given.get("router", DEFAULT_ROUTER))
 

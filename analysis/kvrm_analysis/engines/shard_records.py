@@ -6,28 +6,22 @@ them. Memory is some blocks of records a shard, whatever the length of the trace
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvrm_sim import state as st
-from kvrm_sim.cluster_records import ended_ns
-from kvrm_sim.columns import with_fields
+from kvrm_sim.cluster_records import STREAMS
 from kvrm_sim.errors import RunError
 from kvrm_sim.sinks import Target
 
 #: Records of a block that is read at a time.
 BLOCK_RECORDS = 65_536
 
-_STREAMS: dict[str, tuple[np.dtype[Any], Callable[[st.Records], NDArray[np.int64]]]] = {
-    "requests": (with_fields(st.OUT), ended_ns),
-    "windows": (with_fields(st.WINDOWS), lambda records: records["start_ns"]),
-    "pool": (with_fields(st.POOL_SAMPLES), lambda records: records["time_ns"]),
-}
 _CLASSES = np.dtype((np.int64, (st.RUN_CLASSES,)))
 
 
@@ -41,7 +35,7 @@ class Spool:
         self._replicas = np.array(replicas, np.int64)
         self._files: dict[str, IO[bytes]] = {}
         if folder is not None:
-            self._files = {name: path_of(folder, shard, name).open("wb") for name in (*_STREAMS, "classes")}
+            self._files = {name: path_of(folder, shard, name).open("wb") for name in (*STREAMS, "classes")}
 
     def requests(self, records: st.Records) -> None:
         """Append OUT records with ``replica``."""
@@ -82,7 +76,7 @@ class _Source:
     """One shard's stream, read block by block; ``times`` ascend."""
 
     def __init__(self, folder: Path, shard: int, name: str, block: int) -> None:
-        self._dtype, self._time_ns = _STREAMS[name]
+        self._dtype, self._time_ns = STREAMS[name].dtype, STREAMS[name].time_ns
         self._block = block
         try:
             self._file = path_of(folder, shard, name).open("rb")
@@ -148,7 +142,7 @@ def _merged(folder: Path, shards: int, name: str, block: int) -> Iterator[tuple[
             parts = [source.take(count) for source, count in zip(sources, counts, strict=True) if count]
             if parts:
                 records, times, classes = (np.concatenate(column) for column in zip(*parts, strict=True))
-                order = np.lexsort((records["replica"], times))  # stable: a replica's own order stays
+                order = STREAMS[name].order(records, times)
                 yield records[order], classes[order[: len(classes)]] if name == "pool" else classes
             if before_ns is None:
                 return
