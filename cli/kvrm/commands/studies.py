@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
 import typer
 
 from kvrm import sensitivities, sweeps, tunes
-from kvrm.console import complain, note, progress_bars, say
+from kvrm.console import complain, note, progress_bars, say, say_text
 from kvrm.sweeps import EngineName, Stale
 
 if TYPE_CHECKING:
@@ -81,7 +81,10 @@ def sweep(
     folder = Path(out) if out is not None else Path("runs") / f"sweep-{loaded.file.name}"
     if dry_run:
         found = sweeps.sweep_dry_run(study, out=folder, workers=workers, stale=stale)
-        say(json_text.dumps(found.to_dict(), indent=2) if json else found.to_text(_MOST_LINES))
+        if json:
+            say(json_text.dumps(found.to_dict(), indent=2))
+        else:
+            say_text(found.to_text(_MOST_LINES))
         return
     finished = _with_progress(
         loaded.file.name,
@@ -146,7 +149,10 @@ def tune(
             progress=advance,
         ),
     )
-    say(json_text.dumps(found.to_dict(), indent=2) if json else found.to_text())
+    if json:
+        say(json_text.dumps(found.to_dict(), indent=2))
+    else:
+        say_text(found.to_text())
     if not json:
         say(f"results: {folder}")
         say(f"figure: {found.figure}")
@@ -182,7 +188,10 @@ def sensitivity(
             study, out=folder, engine=engine, workers=workers, address=address, resume=resume, progress=advance
         ),
     )
-    say(json_text.dumps(found.to_dict(), indent=2) if json else found.to_text())
+    if json:
+        say(json_text.dumps(found.to_dict(), indent=2))
+    else:
+        say_text(found.to_text())
     if not json:
         say(f"results: {folder}")
         say(f"figure: {found.figure}")
