@@ -74,3 +74,14 @@ def test_long_lines_are_folded_on_a_terminal_and_left_alone_in_a_pipe(
     assert max(map(len, shown)) <= 60
     assert all(part.startswith("    ") for part in shown[1:])
     assert " ".join(" ".join(shown).split()) == line.strip()
+
+
+def test_help_shows_what_an_option_takes_and_each_where_it_belongs() -> None:
+    text = kvrm("replay", "--help").stdout
+    assert "<bool>" not in text
+    assert "list[" not in text
+    engine = text[text.index("The engine that serves the trace") :]
+    assert "--plugin" in engine[: engine.index("╰")]
+    assert "simulated again" not in text
+    assert "simulated again" not in kvrm("list", "--help").stdout
+    assert "<bool>" not in kvrm("trace", "inspect", "--help").stdout
