@@ -94,6 +94,21 @@ def progress_bars() -> Iterator[Callable[[str, float], None] | None]:
 
 
 @contextmanager
+def working(what: str) -> Iterator[None]:
+    """What is done, and for how long by now, on a terminal; nothing in a pipe. For work whose length is not known."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as spinner:
+        spinner.add_task(what, total=None)
+        yield
+
+
+@contextmanager
 def progress_bytes(what: str) -> Iterator[Callable[[int, int | None], None] | None]:
     """A bar of bytes on a terminal; None in a pipe. Takes the bytes that are there, and those that there will be."""
     if not sys.stderr.isatty():
