@@ -21,9 +21,12 @@ from kvrm_sim.errors import InputError
 from kvrm_sim.feed import Chunk, arrival_chunks
 from kvrm_traces import Trace, TraceInfo, open_trace
 from kvrm_traces.source import SourceFile
+from kvrm_traces.trace import changed_sha256
 
 _BUILT_IN = re.compile(r"built-in (?P<name>\S+), seed (?P<seed>\d+)")
 _TRANSFORMS = (
+    ("turns", re.compile(r"turns delta")),
+    ("think", re.compile(r"think (\S+?)(?: seed (\d+))?")),
     ("window", re.compile(r"window (\S+):(\S*) s")),
     ("idle_cap", re.compile(r"idle cap (\S+) s")),
     ("sample", re.compile(r"sample (\S+) seed (\d+)")),
@@ -33,6 +36,11 @@ _TRANSFORMS = (
     ("time_stretch", re.compile(r"time_stretch (\S+)")),
     ("rate", re.compile(r"rate (\S+)")),
 )
+
+#: Transforms after which rows are missing: how many there were is not known.
+_THINNING = ("window", "sample", "limit", "replica")
+#: Those that make another trace, with a sha256 of its own.
+_CHANGING = ("turns", "think")
 
 
 @dataclass(frozen=True)
@@ -90,8 +98,14 @@ def trace_of(run: NamedRun, trace: Trace | None = None) -> Trace:
 
 
 def as_replayed(run: NamedRun, trace: Trace) -> Trace:
-    """A trace cut and scaled as the run's was. Raises InputError for a transform that is not known."""
-    return _transformed(trace, run.document()["trace"].get("transforms") or "")
+    """A trace cut and scaled as the run's was; what was done to it already, in the same order, is not done again.
+
+    Raises InputError for a transform that is not known.
+    """
+    words, done = run.document()["trace"].get("transforms") or "", trace.transforms or ""
+    if f"{words}, ".startswith(f"{done}, "):
+        words = words.removeprefix(done).removeprefix(", ")
+    return _transformed(trace, words)
 
 
 def check_replica(run: NamedRun, count: int | None, replica: int | None) -> None:
@@ -122,8 +136,8 @@ def _rows_of(run: NamedRun, replica: int) -> NDArray[np.int64]:
 
 def _open(about: dict[str, Any], run: NamedRun) -> Trace:
     built_in = _BUILT_IN.fullmatch(about["source"])
-    whole = about.get("transforms") is None or re.fullmatch(r"(speedup|time_stretch|rate) \S+", about["transforms"])
-    rows = about["rows"] if whole else None
+    parts = (about.get("transforms") or "").split(", ")
+    rows = None if any(part.startswith(_THINNING) for part in parts) else about["rows"]
     path = Path(about["source"])
     if built_in is not None:
         trace = open_trace(built_in["name"], seed=int(built_in["seed"]), rows=rows)
@@ -135,7 +149,8 @@ def _open(about: dict[str, Any], run: NamedRun) -> Trace:
     else:
         if path.is_file():
             # Before it is parsed: it may be another file of that name, large, and errors quote its rows.
-            _same("sha256", SourceFile(path).sha256(), str(path), about, run)
+            done = [part for part in parts if part.startswith(_CHANGING)]
+            _same("sha256", changed_sha256(SourceFile(path).sha256(), *done), str(path), about, run)
         trace = _opened(path, about["unit"])
     return _transformed(trace, about.get("transforms") or "")
 
@@ -165,6 +180,10 @@ def _transformed(trace: Trace, words: str) -> Trace:
 
 
 def _apply(trace: Trace, name: str, found: re.Match[str]) -> Trace:
+    if name == "turns":
+        return trace.whole_prompts()
+    if name == "think":
+        return trace.with_think(found[1], int(found[2] or 0))
     if name == "window":
         return trace.window(float(found[1]), float(found[2]) if found[2] else None)
     if name == "limit":

@@ -51,6 +51,14 @@ class Reading:
         int | None,
         option("--hash-tolerance-blocks", text="Keep rows whose hashes are off by so many blocks (default 0)."),
     ] = None
+    turns: Annotated[
+        Literal["cumulative", "delta"] | None,
+        option(
+            "--turns",
+            text="What prompts of conversations hold, where the format does not say: all that was said so far "
+            "(default), or only what a turn adds; then they are put together.",
+        ),
+    ] = None
     spread_ties: Annotated[
         str | None,
         option(
@@ -67,6 +75,16 @@ class Reading:
             text="Move every request later, within so many seconds or one tick of a clock that cut fractions off.",
         ),
     ] = None
+    think: Annotated[
+        str | None,
+        option(
+            "--think",
+            metavar="SPEC",
+            text="Time to think before each turn, for --driver closed-loop, in a trace that has none: "
+            "constant:SECONDS, exponential:MEAN_S, lognormal:MEDIAN_S:SIGMA, or recorded:MS_PER_TOKEN (from arrival to "
+            "arrival, less the answer).",
+        ),
+    ] = None
     merge: Annotated[
         list[str] | None,
         option("--merge", metavar="TRACE", text="Another trace, read the same way, beside the first. Repeatable."),
@@ -75,7 +93,9 @@ class Reading:
     seed: Annotated[
         int,
         option(
-            "--seed", text="Seed of a built-in trace, drawn arrivals, spread ties, jitter and a sample (default 0)."
+            "--seed",
+            text="Seed of a built-in trace, drawn arrivals and times to think, spread ties, jitter and a sample "
+            "(default 0).",
         ),
     ] = 0
 

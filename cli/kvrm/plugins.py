@@ -6,7 +6,8 @@ from kvrm.plugins import Placement
 from __future__ import annotations
 
 from kvrm_sim.plugin_registry import PartSource, register, using
-from kvrm_sim.plugins import Order, Placement, Pool, Router, RunningRow, Victim, WaitingRequest
+from kvrm_sim.plugins import Order, Placement, Pool, RunningRow, Victim, WaitingRequest
+from kvrm_sim.router_part import Router
 
 __all__ = [
     "Order",

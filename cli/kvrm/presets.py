@@ -65,8 +65,7 @@ def _plugins() -> list[tuple[str | None, str, str]]:
 
 def _parts() -> dict[str, str]:
     """What can be set where a user's part may stand, as ``--set`` takes it: built-in words, then plug-ins."""
-    from kvrm_sim.plugin_registry import broken_packages, builtin_words
-    from kvrm_sim.plugins import KINDS
+    from kvrm_sim.plugin_registry import KINDS, broken_packages, builtin_words
 
     entries = {f"{kind.key}={word}": "built in" for kind in KINDS if kind.key for word in builtin_words(kind.kind)}
     entries |= {f"{key}={name}" if key else f"--router {name}": text for key, name, text in _plugins()}

@@ -35,11 +35,13 @@ def open_trace(
     arrivals: str | None = None,
     hash_block_tokens: int | None = None,
     hash_tolerance_blocks: int = 0,
+    turns: Literal["cumulative", "delta"] | None = None,
 ) -> Trace:
     """Open a trace file, or a built-in trace by name. See :func:`kvrm_traces.open_trace`.
 
     A trace is cut and scaled with its methods ``spread_ties``, ``jitter``, ``window``, ``idle_cap``, ``sample``,
     ``limit``, ``replicas``, ``speedup``, ``time_stretch`` and ``at_rate``; :func:`merge_traces` puts several together.
+    ``with_think`` gives its turns times to think, which ``driver="closed-loop"`` needs.
     """
     import kvrm_traces
 
@@ -55,7 +57,15 @@ def open_trace(
         arrivals=arrivals,
         hash_block_tokens=hash_block_tokens,
         hash_tolerance_blocks=hash_tolerance_blocks,
+        turns=turns,
     )
+
+
+def check_think(spec: str) -> None:
+    """Raise TraceError for times to think that ``Trace.with_think`` would refuse on any trace."""
+    from kvrm_traces.thinking import parse_think
+
+    parse_think(spec)
 
 
 def merge_traces(traces: Sequence[str | Path | Trace]) -> Trace:

@@ -30,7 +30,8 @@ from kvrm_sim.parameters import CoreParameters
 from kvrm_sim.plugin_core import say_if_slow
 from kvrm_sim.replica import Replica
 from kvrm_sim.result import RunResult
-from kvrm_sim.routers import PREFIX_WEIGHT, ReplicaView, RoutedRequest, Router, make_router
+from kvrm_sim.router_views import ReplicaView, RoutedRequest
+from kvrm_sim.routers import PREFIX_WEIGHT, Router, make_router
 from kvrm_sim.run_output import RunOutput, Setup, Several
 from kvrm_sim.sinks import Target
 from kvrm_sim.totals import Totals

@@ -7,6 +7,7 @@ arrays of its own (`host_*`) with parameters and scalars of its own. Blocks that
 
 from __future__ import annotations
 
+from kvrm_sim.block_lists import link_last
 from kvrm_sim.compiled import kernel, outlined
 from kvrm_sim.moves import MOVE_LOAD, MOVE_OFFLOAD, log_move, starts_group
 from kvrm_sim.pool import next_piece, release_block, take_from_extent
@@ -44,11 +45,8 @@ def take_on_host(a: Arrays, count: int) -> int:
         size = min(count, blocks[start].length)
         take_from_extent(hs, blocks, a.host_tree, start, size)
         for block in range(start, start + size):
-            blocks[block].previous = last
-            blocks[block].next = 0
-            if last != 0:
-                blocks[last].next = block
-            else:
+            link_last(blocks, last, block)
+            if last == 0:
                 first = block
             last = block
         count -= size

@@ -24,12 +24,14 @@ from typing import Any, TypeAlias, get_args
 
 from kvrm_sim.errors import ConfigError
 from kvrm_sim.plugin_source import source_hash, where
-from kvrm_sim.plugins import KINDS, Part, Router, part_name
+from kvrm_sim.plugins import Order, Part, Placement, Victim, part_name
+from kvrm_sim.router_part import Router
 from kvrm_sim.tables import nearest
 from kvrm_sim.words import PLUGGABLE, ROUTERS
 
 __all__ = [
     "GROUP",
+    "KINDS",
     "FoundPart",
     "PartSource",
     "broken_packages",
@@ -48,6 +50,9 @@ GROUP = "kvrm.parts"
 
 #: What a call takes for a part: the class, or a file of Python with one or several of them.
 PartSource: TypeAlias = "type[Part] | str | Path"
+
+#: What can be subclassed.
+KINDS: tuple[type[Part], ...] = (Placement, Victim, Order, Router)
 
 _NAME = re.compile(r"[a-z][a-z0-9_-]*")
 

@@ -11,23 +11,19 @@
 
 A part is a class of functions without an instance: it decides from what it is handed, and keeps nothing but a
 placement's ``memory``. The same inputs have to give the same answer. How parts are found: plugin_registry.py; how the
-core runs with them: plugin_core.py.
+core runs with them: plugin_core.py. A router: router_part.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvrm_sim.errors import PluginError
 
-if TYPE_CHECKING:
-    from kvrm_sim.routers import ReplicaView, RoutedRequest
-
-__all__ = ["Order", "Part", "Placement", "Pool", "Router", "RunningRow", "Victim", "WaitingRequest"]
+__all__ = ["Order", "Part", "Placement", "Pool", "RunningRow", "Victim", "WaitingRequest"]
 
 
 class Pool(NamedTuple):
@@ -152,24 +148,6 @@ class Order(Part):
         the request arrives; a preempted request keeps its score.
         """
         raise NotImplementedError
-
-
-class Router(Part):
-    """Which replica of a cluster takes an arrival: ``--router``. An object of it serves one run, so it may remember."""
-
-    kind = "router"
-    functions: ClassVar[dict[str, int]] = {"choose": 4}
-
-    #: Every choice follows from the request's ``row`` and ``prompt_tokens``: replicas need not be advanced before it.
-    stateless: ClassVar[bool] = False
-
-    def choose(self, request: RoutedRequest, replicas: Sequence[ReplicaView], now_ns: int, /) -> int:
-        """The index of the replica that takes a request that arrives now (docs/cluster.md)."""
-        raise NotImplementedError
-
-
-#: What can be subclassed.
-KINDS: tuple[type[Part], ...] = (Placement, Victim, Order, Router)
 
 
 def part_name(part: type[Part]) -> str:

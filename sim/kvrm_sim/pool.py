@@ -11,6 +11,7 @@ The caller checks that enough is free before it takes (check, then act): nothing
 from __future__ import annotations
 
 from kvrm_sim.bittree import highest_bit, tree_add, tree_discard, tree_greatest, tree_least
+from kvrm_sim.block_lists import link_first, unlink
 from kvrm_sim.compiled import kernel, outlined
 from kvrm_sim.state import NONE, Ints, Record, Records
 
@@ -21,11 +22,8 @@ LIFO, LOWEST, CONTIGUOUS, BUDDY, FIFO, EXTENT = range(6)
 def _push(blocks: Records, tree: Ints, key: int, at: int) -> None:
     """Put a free extent or buddy on the front of the list of its size or order."""
     first = blocks[key].head
-    blocks[at].next = first
-    blocks[at].previous = 0
-    if first != 0:
-        blocks[first].previous = at
-    else:
+    link_first(blocks, first, at)
+    if first == 0:
         tree_add(tree, key)
     blocks[key].head = at
 
@@ -33,16 +31,11 @@ def _push(blocks: Records, tree: Ints, key: int, at: int) -> None:
 @kernel
 def _remove(blocks: Records, tree: Ints, key: int, at: int) -> None:
     """Take an extent or buddy out of its list."""
-    before = blocks[at].previous
-    after = blocks[at].next
-    if before != 0:
-        blocks[before].next = after
-    else:
+    before, after = unlink(blocks, at)
+    if before == 0:
         blocks[key].head = after
         if after == 0:
             tree_discard(tree, key)
-    if after != 0:
-        blocks[after].previous = before
 
 
 @kernel
@@ -173,22 +166,15 @@ def _extent_size(p: Record, first: int) -> int:
 @kernel
 def _push_whole_extent(s: Record, blocks: Records, first: int) -> None:
     """An extent became wholly free: the most recent one."""
-    blocks[first].next = s.extent_head
-    blocks[first].previous = 0
-    if s.extent_head != 0:
-        blocks[s.extent_head].previous = first
+    link_first(blocks, s.extent_head, first)
     s.extent_head = first
 
 
 @kernel
 def _drop_whole_extent(s: Record, blocks: Records, first: int) -> None:
-    before, after = blocks[first].previous, blocks[first].next
-    if before != 0:
-        blocks[before].next = after
-    else:
+    before, after = unlink(blocks, first)
+    if before == 0:
         s.extent_head = after
-    if after != 0:
-        blocks[after].previous = before
 
 
 @outlined

@@ -8,6 +8,7 @@ block without references is *evictable*: in a list, least recently used first, a
 
 from __future__ import annotations
 
+from kvrm_sim.block_lists import link_last, replace, unlink
 from kvrm_sim.compiled import kernel, outlined
 from kvrm_sim.fences import fence
 from kvrm_sim.pool import release_block
@@ -102,11 +103,8 @@ def _forget(p: Record, s: Record, blocks: Records, keys: Ints, block: int) -> No
 @kernel
 def _keep(s: Record, blocks: Records, block: int) -> None:
     """Nobody holds a keyed block any more: the most recently used evictable one."""
-    blocks[block].previous = s.most_recent
-    blocks[block].next = 0
-    if s.most_recent != 0:
-        blocks[s.most_recent].next = block
-    else:
+    link_last(blocks, s.most_recent, block)
+    if s.most_recent == 0:
         s.least_recent = block
     s.most_recent = block
     s.evictable += 1
@@ -116,14 +114,10 @@ def _keep(s: Record, blocks: Records, block: int) -> None:
 @kernel
 def _take_back(s: Record, blocks: Records, block: int) -> None:
     """An evictable block is held again, or about to be evicted."""
-    before, after = blocks[block].previous, blocks[block].next
-    if before != 0:
-        blocks[before].next = after
-    else:
+    before, after = unlink(blocks, block)
+    if before == 0:
         s.least_recent = after
-    if after != 0:
-        blocks[after].previous = before
-    else:
+    if after == 0:
         s.most_recent = before
     s.evictable -= 1
 
@@ -186,15 +180,10 @@ def move_key(p: Record, s: Record, blocks: Records, keys: Ints, source: int, tar
     old.key = NONE
     if new.refs > 0:
         return
-    new.previous = old.previous
-    new.next = old.next
-    if new.previous != 0:
-        blocks[new.previous].next = target
-    else:
+    before, after = replace(blocks, source, target)
+    if before == 0:
         s.least_recent = target
-    if new.next != 0:
-        blocks[new.next].previous = target
-    else:
+    if after == 0:
         s.most_recent = target
 
 

@@ -136,16 +136,21 @@ def test_both_sources_tell_the_same_of_arrivals_and_lengths(made: tuple[Path, Pa
         assert whole.facts[fact] == recorded.facts[fact]
 
 
-def test_another_file_of_that_name_is_not_even_parsed(made: tuple[Path, Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "said"), [("a secret of somebody else,1\n", "has sha256 = "), ("", "is empty")], ids=["another", "empty"]
+)
+def test_another_file_of_that_name_is_not_even_parsed(
+    text: str, said: str, made: tuple[Path, Path], tmp_path: Path
+) -> None:
     trace, run = made
     kept = trace.read_bytes()
     try:
-        trace.write_text("a secret of somebody else,1\n", encoding="utf-8")
+        trace.write_text(text, encoding="utf-8")
         page = page_of(run, tmp_path)
     finally:
         trace.write_bytes(kept)
     assert "secret" not in page.whole
-    assert f"the trace {trace} has sha256 = " in page.notice
+    assert said in page.notice
     assert "trace1-rate" in page.charts
 
 

@@ -10,7 +10,8 @@ import pytest
 import typer
 
 from kvrm.flags import Output, Reading, Replica, Running, expanded
-from kvrm_sim import config, policy
+from kvrm_sim import config, words
+from kvrm_traces.turns import Turns
 
 
 def help_text(group: type[Any], field: str) -> str:
@@ -63,4 +64,5 @@ def test_the_defaults_that_the_help_names_are_the_configurations(group: type[Any
 
 def test_choices_are_the_words_of_the_configuration() -> None:
     assert choices(Replica, "over_limit") == get_args(config.OverLimit)
-    assert choices(Replica, "prefill") == get_args(policy.PrefillMode)
+    assert choices(Replica, "prefill") == get_args(words.PrefillMode)
+    assert choices(Reading, "turns") == get_args(Turns)

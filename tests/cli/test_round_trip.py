@@ -38,6 +38,30 @@ def test_replaying_a_runs_requests_gives_the_same_run(run: Path, tmp_path: Path,
     assert tables(tmp_path / "again") == tables(run)
 
 
+@pytest.mark.parametrize("stop_at_s", [None, 10.0])
+def test_the_requests_of_a_closed_loop_arrive_as_they_did(tmp_path: Path, stop_at_s: float | None) -> None:
+    """Which is not the order of its trace: the second turn of the first conversation comes behind those of others."""
+    lines = [f"{at / 100},{20 + at % 50},{3 + at % 40},s{at % 7}" for at in range(60)]
+    (tmp_path / "chats.csv").write_text("\n".join(["arrival_s,prompt_tokens,output_tokens,session_id", *lines, ""]))
+    trace = kvrm.open_trace(tmp_path / "chats.csv").with_think("exponential:2")
+    looped, small = tmp_path / "looped", {"model": "tiny-llama", "pool_blocks": 512, "stop_at_s": stop_at_s}
+    kvrm.replay(trace, "graph-paged", driver="closed-loop", out=looped, **small)
+    rows = pq.read_table(looped / "requests.parquet").select(["arrival_ns", "row", "prompt_tokens"]).to_pylist()
+    assert [row["row"] for row in sorted(rows, key=lambda row: row["arrival_ns"])] != sorted(row["row"] for row in rows)
+    again = open_trace(looped)
+    assert [tuple(row.values())[:2] for batch in again.batches() for row in batch.to_pylist()] == sorted(
+        (row["arrival_ns"], row["prompt_tokens"]) for row in rows
+    )
+    assert any("of a closed loop" in note for note in again.info.notes)
+    kvrm.replay(looped, "graph-paged", out=tmp_path / "again", **small)
+    keys = ["arrival_ns", "first_token_ns", "finish_ns", "outcome"]
+    first, second = (
+        pq.read_table(folder / "requests.parquet").select(keys).sort_by([(key, "ascending") for key in keys[:-1]])
+        for folder in (looped, tmp_path / "again")
+    )
+    assert second.equals(first)
+
+
 def test_a_run_that_shared_prefixes_says_that_the_next_will_not(run: Path, tmp_path: Path) -> None:
     table = pq.read_table(run / "requests.parquet")
     hits = pa.array([8] * table.num_rows, table.schema.field("hit_tokens").type)

@@ -165,3 +165,30 @@ def test_a_fitted_generator_is_a_trace(tmp_path: Path) -> None:
     assert json.loads(kvrm("trace", "inspect", fitted, "--rows", "200", "--json").stdout)["info"]["rows"] == 200
     assert "ends in .toml" in refusal("trace", "fit", "sharegpt-like", "--out", tmp_path / "like.txt")
     assert "like.toml exists" in refusal("trace", "fit", "sharegpt-like", "--out", fitted)
+
+
+def test_turns_and_times_to_think_are_stated_and_kept(tmp_path: Path) -> None:
+    """A file of deltas without times to think: inspected, converted and replayed in a closed loop, twice the same."""
+    source = tmp_path / "chats.csv"
+    lines = [f"{at * 4}.0,{20 + at % 5},{3 + at % 4},s{at % 6}" for at in range(40)]
+    source.write_text("\n".join(["arrival_s,prompt_tokens,output_tokens,session_id", *lines, ""]), encoding="utf-8")
+    assert "--turns delta" in kvrm("trace", "inspect", source).stdout
+    stated = ("--turns", "delta", "--think", "lognormal:2:0.5", "--seed", "3")
+    report = json.loads(kvrm("trace", "inspect", source, *stated, "--json").stdout)
+    assert report["sessions"]["cumulative_share"] == 1.0
+    assert report["info"]["done"] == ["turns delta", "think lognormal:2:0.5 seed 3"]
+    assert "think_ms" in report["info"]["columns"]
+    done = kvrm("trace", "convert", source, *stated, "--out", tmp_path / "chats.parquet")
+    assert done.returncode == 0, done.stderr
+    assert "34 of 40 requests continue another" in done.stderr
+    loop = ("--driver", "closed-loop", "--policy", "graph-paged", "--model", "tiny-llama", "--pool-blocks", "512")
+    for trace, name in ((source, "file"), (tmp_path / "chats.parquet", "kept")):
+        options = stated if name == "file" else ()
+        done = kvrm("replay", trace, *options, *loop, "--out", tmp_path / name)
+        assert done.returncode == 0, done.stderr
+    tables = [(tmp_path / name / "requests.parquet").read_bytes() for name in ("file", "kept")]
+    assert tables[0] == tables[1]
+    toml = (tmp_path / "file" / "run.toml").read_text(encoding="utf-8")
+    assert 'transforms = "turns delta, think lognormal:2:0.5 seed 3"' in toml
+    # A run is a trace of its requests as they arrived; it records no conversations to wait in.
+    assert "has no column session_id" in refusal("replay", tmp_path / "file", *loop, "--think", "constant:1")

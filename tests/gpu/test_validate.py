@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,37 +19,14 @@ from kvrm_gpu.profile_scale import POLICIES as EVERY_POLICY
 from kvrm_gpu.prompts import random_prompt
 from kvrm_gpu.reference_tokens import TokenCheck
 from kvrm_gpu.validate import LOADS, missed_goals, notes_of, validate, verdict
-from kvrm_gpu.validate_load import Load
-from kvrm_gpu.validate_report import END_TO_END, end_to_end_errors, part_errors, step_errors, together
+from kvrm_gpu.validate_report import END_TO_END
 from kvrm_gpu.validate_run import Run, run_recorded
 from kvrm_sim import state as st
 from kvrm_sim.config import load_hardware
-from kvrm_sim.errors import ConfigError, InputError
-from kvrm_sim.executor import StepTiming
-from kvrm_sim.memory import plan_memory
-from kvrm_traces import Trace, open_trace
+from kvrm_sim.errors import ConfigError
 from tests.gpu.plain_llama import continuation
-from tests.gpu.small_scale import FITTED, MODEL, SMALL, calibration
-
-ROWS = 16
-
-
-def small_loop(**changes: Any) -> dict[str, Any]:
-    settings: dict[str, Any] = {
-        "trace": "azure-conv-like",
-        "policies": ("dynamic", "kv-rm"),
-        "loads": (0.5,),
-        "rows": ROWS,
-        "repeats": 2,
-        "fitted": FITTED,
-    }
-    settings |= {"hardware": calibration().profile, "scale": SMALL} | changes
-    return validate(model=MODEL, device="cpu", **settings)
-
-
-@cache
-def small_report() -> dict[str, Any]:
-    return small_loop()
+from tests.gpu.small_scale import MODEL, calibration
+from tests.gpu.small_validation import ROWS, small_loop, small_report
 
 
 def test_decisions_and_tokens_hold_and_errors_stand_beside_their_spread() -> None:
@@ -154,54 +128,6 @@ def test_tokens_are_compared_with_a_plain_forward() -> None:
     assert check.mismatches(right) == 0, "what was wrong is not remembered as right, nor the other way round"
 
 
-def run_of(times: list[dict[str, int]], predicted: list[dict[str, int]], **figures: float) -> Run:
-    run = Run(figures=dict(figures))
-    for measured, said in zip(times, predicted, strict=True):
-        run.timings.append(StepTiming(tuple(measured.get(part, 0) for part in st.PARTS)))
-        run.predicted.append(tuple(said.get(part, 0) for part in st.PARTS))
-        run.raw_ns.append(run.timings[-1].duration_ns)
-        run.mixed.append(False)
-    return run
-
-
-STEP = {"host": 100, "commit": 50, "attention": 300, "dense": 550}
-
-
-def test_a_host_that_is_predicted_twice_as_slow_shows_in_its_part_alone() -> None:
-    runs = [run_of([STEP, STEP], [STEP | {"host": 200}] * 2) for _ in range(3)]
-    found = step_errors(runs, parts_known=True)
-    assert found["parts"]["host"]["error"] == pytest.approx(1.0)
-    assert found["parts"]["host"]["noise"] is False
-    others = [figure["error"] for name, figure in found["parts"].items() if name != "host"]
-    assert others == pytest.approx([0.0] * 3)
-    assert found["step_time_median_abs_error"] == pytest.approx(0.1)
-    assert found["total_time_error"] == pytest.approx(0.1)
-
-
-def test_launches_are_compared_together_with_what_they_cannot_be_told_from() -> None:
-    measured = np.array([[list(STEP.values())]])
-    whole = np.zeros((1, 1, len(st.PARTS)), np.int64)
-    for part, value in STEP.items():
-        whole[..., st.PARTS.index(part)] = value
-    assert measured.sum() == whole.sum()
-    predicted = whole[0].copy()
-    predicted[:, st.PARTS.index("launch")] = 250
-    predicted[:, st.PARTS.index("dense")] = 300
-    assert part_errors(whole, predicted, parts_known=True)["launch+dense+collectives"]["error"] == pytest.approx(0.0)
-    unknown = part_errors(whole, predicted, parts_known=False)
-    assert set(unknown) == {"host", "commit", "launch+transport+attention+dense+collectives"}
-
-
-def test_an_error_within_the_spread_of_repeats_is_called_noise() -> None:
-    repeats = [run_of([STEP], [STEP], ttft_p50=value, itl_p50=value) for value in (1.0, 1.1, 1.3)]
-    found = end_to_end_errors(repeats, run_of([STEP], [STEP], ttft_p50=1.2, itl_p50=2.2))
-    assert found["ttft_p50"]["error"] == pytest.approx(1.2 / 1.1 - 1)
-    assert found["ttft_p50"]["repeat_spread"] == pytest.approx(0.3 / 1.1)
-    assert found["ttft_p50"]["noise"] is True
-    assert found["itl_p50"]["noise"] is False
-    assert found["ttft_p99"] is None
-
-
 @pytest.mark.parametrize(
     ("argument", "message"),
     [
@@ -227,25 +153,6 @@ def test_only_this_machines_yardsticks_are_a_measure(own: bool) -> None:
     measures = {name: found["undisturbed_ns"] for name, found in report["pace"].items()}
     assert (measures == profile.yardsticks_ns) == own
     assert any("compare two machines" in note for note in report["notes"]) != own
-
-
-def test_one_repeat_has_no_spread_and_nothing_is_called_noise() -> None:
-    run = run_of([STEP], [STEP | {"host": 200}], ttft_p50=1.0)
-    found = step_errors([run], parts_known=True)
-    assert found["step_time_repeat_spread"] is None
-    assert found["parts"]["host"] == {"error": 1.0, "repeat_spread": None, "noise": None, "share": 0.1}
-    figures = end_to_end_errors([run], run_of([STEP], [STEP], ttft_p50=1.5))
-    assert (figures["ttft_p50"]["repeat_spread"], figures["ttft_p50"]["noise"]) == (None, None)
-    loop = {"0.5": dict.fromkeys(END_TO_END, figures["ttft_p50"])}
-    policy = found | {"decisions_identical": True, "token_mismatches": 0, "steps": 1, "fitted": True}
-    every = together({"static": policy | {"closed_loop": loop}})
-    assert every["step_time_repeat_spread"] is None
-    assert every["closed_loop"]["0.5"]["ttft_p50"] == {
-        "median_abs_error": 0.5, "max_abs_error": 0.5, "max_repeat_spread": None, "noise": None,
-    }  # fmt: skip
-    lines = missed_goals({"policies": {"static": policy | {"closed_loop": loop, "step_time_median_abs_error": 0.2}}})
-    assert len(lines) == 3
-    assert all(line.endswith("(one repeat: its spread is unknown)") for line in lines)
 
 
 def test_notes_are_of_what_was_run() -> None:
@@ -282,17 +189,6 @@ def test_goals_that_are_missed_are_told_apart_from_failures() -> None:
     assert verdict(report) == []
 
 
-def test_a_load_keeps_the_gaps_of_the_trace_and_fits_the_scale() -> None:
-    load = Load.of(open_trace("azure-conv-like", seed=0, rows=50), SMALL, 50)
-    assert (load.arrivals["prompt_tokens"] + load.arrivals["output_tokens"] <= SMALL.limit_tokens).all()
-    assert load.arrivals["output_tokens"].min() >= 1
-    fast, slow = (load.at_rate(rate).arrivals["arrival_ns"].astype(float) for rate in (100.0, 50.0))
-    assert slow[-1] == pytest.approx(49 / 50.0 * 1e9, rel=1e-6)
-    assert np.allclose(slow, 2 * fast, atol=2)
-    wide = replace(SMALL, limit_tokens=1 << 20, length_divisor=1)
-    assert Load.of(open_trace("azure-conv-like", seed=0, rows=50), wide, 50).arrivals["prompt_tokens"].sum() > 0
-
-
 #: Median absolute error of the steps beyond which the model, not the machine, is at fault: a part that is left out or
 #: charged twice makes more. How near the times come is for an idle machine and the command line to say (`kvrm validate`
 #: names each goal that is missed; LOG.md keeps what was measured).
@@ -314,117 +210,3 @@ def test_six_policies_at_three_loads() -> None:
     assert max(held_out) <= WRONG_MODEL
     assert report["step_time_median_abs_error"] <= WRONG_MODEL
     assert report["step_time_median_abs_error_unfitted"] <= WRONG_MODEL
-
-
-def hashed_trace(folder: Path, block_tokens: int = 512, output_tokens: int = 90) -> Trace:
-    """Conversations that take turns: each prompt is the last one of its conversation and some more."""
-    lines, ids = [], iter(range(10_000))
-    known: list[list[int]] = [[], [], []]
-    for at in range(18):
-        own = known[at % len(known)]
-        own += [next(ids) for _ in range(1 + at % 2)]
-        prompt = block_tokens * len(own) - (0 if at % 3 else 100)
-        line = {"timestamp": 1000 * at, "input_length": prompt, "output_length": output_tokens, "hash_ids": list(own)}
-        lines.append(json.dumps(line))
-        if len(own) * block_tokens > 2000:
-            own.clear()
-    path = folder / "turns.jsonl"
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return open_trace(path, hash_block_tokens=block_tokens)
-
-
-def policy_file(folder: Path, base: str, text: str) -> str:
-    path = folder / f"{base}-own.toml"
-    path.write_text(f'base = "{base}"\n{text}\n', encoding="utf-8")
-    return str(path)
-
-
-@pytest.mark.parametrize("tail", ["recompute", "copy"])
-def test_shared_prefixes_of_a_trace_are_executed(tail: str, tmp_path: Path) -> None:
-    """A hash block of the trace is one block of the pager at this scale: 512 tokens divided by 32."""
-    sharing = f'[pager]\nprefix_sharing = true\npartial_tail = "{tail}"'
-    policies = ("dynamic", policy_file(tmp_path, "kv-rm", sharing))
-    report = small_loop(trace=hashed_trace(tmp_path), repeats=1, policies=policies)
-    assert verdict(report) == []
-    assert report["token_mismatches"] == 0
-    hits = [found["hit_tokens"] for found in report["policies"].values()]
-    assert hits[0] == 0
-    assert hits[1] > 0
-    assert not any("nothing to share" in note for note in report["notes"])
-
-
-def test_a_trace_without_hashes_shares_nothing_and_the_report_says_so(tmp_path: Path) -> None:
-    policy = policy_file(tmp_path, "dynamic", "[pager]\nprefix_sharing = true")
-    report = small_loop(trace=open_trace("azure-conv-like", seed=0, rows=ROWS), repeats=1, policies=(policy,))
-    assert report["policies"][policy]["hit_tokens"] == 0
-    assert any("azure-conv-like has no prefix hashes" in note for note in report["notes"])
-
-
-def test_hash_blocks_that_the_scale_cannot_divide_are_refused(tmp_path: Path) -> None:
-    trace = hashed_trace(tmp_path, 500)
-    with pytest.raises(InputError, match="hash blocks of 500 tokens cannot be divided by 32, as scale 'small'"):
-        Load.of(trace, SMALL, 18, with_ids=True)
-    assert Load.of(trace, SMALL, 18).hash_block_tokens is None
-
-
-def test_a_load_keeps_what_its_prompts_have_in_common(tmp_path: Path) -> None:
-    load = Load.of(hashed_trace(tmp_path), SMALL, 18, with_ids=True)
-    prompts = load.prompts(97, 0)
-    first, second = (prompts(row, int(load.arrivals[row]["prompt_tokens"])).tolist() for row in (0, 3))
-    assert len(first) == 13  # 412 tokens divided by 32
-    assert second[:13] == first
-    assert load.hash_block_tokens == 16
-    assert load.arrivals["num_ids"].sum() == len(load.ids)
-
-
-def test_far_history_is_compared_with_a_masked_forward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At this scale two blocks are left of a long row. Seen to fail with a plain forward for all."""
-    far = policy_file(tmp_path, "kv-rm-window", "[far_history]\nwindow_tokens = 512\nsummary_blocks = 8")
-    trace = open_trace("long-context", seed=0, rows=ROWS)
-    report = small_loop(trace=trace, repeats=1, policies=(far,))
-    assert verdict(report) == []
-    assert report["token_mismatches"] == 0
-    monkeypatch.setattr(module, "_far_view", lambda setting: None)
-    assert small_loop(trace=trace, repeats=1, policies=(far,))["token_mismatches"] > 0
-
-
-EVERYTHING = """
-[host]
-memory_gib = 64.0
-offload = true
-[schedule]
-preempt = "swap"
-[pager]
-prefix_sharing = true
-partial_tail = "copy"
-compaction = "threshold"
-compaction_ratio = 0.0
-"""
-
-
-def test_what_moves_blocks_is_executed(tmp_path: Path) -> None:
-    policy = policy_file(tmp_path, "kv-rm-delta", EVERYTHING)
-    tight = replace(SMALL, pool_blocks=11)
-    trace = hashed_trace(tmp_path, output_tokens=640)
-    report = small_loop(trace=trace, repeats=1, policies=(policy,), scale=tight)
-    assert verdict(report) == []
-    assert report["token_mismatches"] == 0
-    assert set(report["policies"][policy]["moves"]) >= {"out", "in", "offload", "compact"}
-    json.dumps(report)
-
-
-def test_steps_decided_ahead_are_executed_and_a_note_says_how(tmp_path: Path) -> None:
-    policy = policy_file(tmp_path, "kv-rm", "[schedule]\nrun_ahead = 2")
-    report = small_loop(repeats=1, policies=(policy, "dynamic"))
-    assert verdict(report) == []
-    assert report["token_mismatches"] == 0
-    assert [found["ended_rows"] > 0 for found in report["policies"].values()] == [True, False]
-    assert sum("decides ahead" in note for note in report["notes"]) == 1
-
-
-def test_a_host_pool_is_of_the_scales_size(tmp_path: Path) -> None:
-    policy = policy_file(tmp_path, "kv-rm-delta", EVERYTHING)
-    plan = plan_memory(SMALL.config(policy, MODEL, calibration().profile))
-    assert plan.host_blocks == 2 * plan.pool_blocks == 40
-    small = policy_file(tmp_path, "dynamic", EVERYTHING.replace("64.0", f"{7.5 * plan.block_bytes / 2**30}"))
-    assert plan_memory(SMALL.config(small, MODEL, calibration().profile)).host_blocks == 7

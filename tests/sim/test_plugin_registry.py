@@ -15,9 +15,11 @@ from kvrm_sim.config import ReplicaConfig, load_policy
 from kvrm_sim.errors import ConfigError, PluginError
 from kvrm_sim.plugin_registry import find, found_parts, register, using
 from kvrm_sim.plugin_source import code_hash, source_hash
-from kvrm_sim.plugins import Part, Placement, Pool, Router
+from kvrm_sim.plugins import Part, Placement, Pool
 from kvrm_sim.policy import Policy
-from kvrm_sim.routers import RoutedRequest, make_router
+from kvrm_sim.router_part import Router
+from kvrm_sim.router_views import RoutedRequest
+from kvrm_sim.routers import make_router
 from tests.sim import plugin_parts as parts
 
 _FILE = """

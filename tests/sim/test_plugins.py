@@ -11,7 +11,7 @@ from typing import get_args
 import pytest
 from hypothesis import given, settings
 
-from kvrm_sim import compiled, engine, plugin_core, plugin_seams, policy
+from kvrm_sim import compiled, engine, plugin_core, plugin_seams, words
 from kvrm_sim import state as st
 from kvrm_sim.errors import PluginError
 from kvrm_sim.parameters import CoreParameters
@@ -34,7 +34,7 @@ WORDS = {"placement": "lifo", "victim": "largest", "order": "shortest_total"}
 
 
 def with_parts(case: Case, *chosen: type[Part]) -> CoreParameters:
-    codes = {FIELDS[part.kind]: len(get_args(policy.PLUGGABLE[part.kind])) for part in chosen}
+    codes = {FIELDS[part.kind]: len(get_args(words.PLUGGABLE[part.kind])) for part in chosen}
     return replace(parameters_for(case.config, random_costs(case.seed), **codes), parts=chosen)
 
 

@@ -13,7 +13,8 @@ from kvrm_sim import state as st
 from kvrm_sim.errors import ConfigError
 from kvrm_sim.feed import NO_IDS
 from kvrm_sim.replica import Replica
-from kvrm_sim.routers import LeastLoaded, PrefixAware, ReplicaView, RoutedRequest, make_router
+from kvrm_sim.router_views import ReplicaView, RoutedRequest
+from kvrm_sim.routers import LeastLoaded, PrefixAware, make_router
 from kvrm_sim.words import ROUTERS
 from tests.sim.core_runs import arrival_ids, arrival_records, new_run, parameters_for
 from tests.sim.reference_records import Arrival, ReferenceConfig

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -201,6 +202,46 @@ def test_clients_are_the_same_for_a_seed_however_they_are_read(tmp_path: Path) -
     assert rows_of(open_trace(folder, seed=4)) != whole
     assert open_trace(folder, rows=20).info.rows == 20
     assert open_trace(folder, seed=4).info.sha256 != trace.info.sha256
+
+
+def archive(path: Path, *folders: str) -> Path:
+    """A tar.gz of clients in each of these folders, and of a file that belongs to none."""
+    files = clients(path.with_name("unpacked"))
+    (files / "README.md").write_text("about")
+    with tarfile.open(path, "w:gz") as made:
+        for folder in folders:
+            for file in sorted(files.iterdir()):
+                made.add(file, f"{folder}/{file.name}")
+    return path
+
+
+def test_clients_in_an_archive_are_those_of_the_folder(tmp_path: Path) -> None:
+    path = archive(tmp_path / "all.tar.gz", "Main/data/text/small", "Main/data/text/large", "Main/data/image/small")
+    inside = open_trace(path / "text" / "small", seed=3)
+    unpacked = open_trace(tmp_path / "unpacked", seed=3)
+    assert (inside.info.name, inside.info.sha256) == ("small", unpacked.info.sha256)
+    assert rows_of(inside.limit(200)) == rows_of(unpacked.limit(200))
+    for folder, message in (
+        ("tiny", "no clients in a folder tiny; there are Main/data/text/small, Main/data/text/large"),
+        ("small", "several folders end in small: name one of Main/data/text/small, Main/data/image/small"),
+    ):
+        with pytest.raises(TraceError, match=message):
+            open_trace(path / folder)
+    with pytest.raises(TraceError, match=r"all\.tar\.gz/FOLDER"):
+        open_trace(path)
+    with pytest.raises(TraceError, match="is a file, and no archive"):
+        open_trace(tmp_path / "unpacked" / "README.md" / "x")
+    with pytest.raises(
+        TraceError, match="servegen is a public data set that is not here yet; kvrm trace fetch servegen"
+    ):
+        open_trace("servegen/text/small")
+
+
+def test_a_client_in_an_archive_has_both_files(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "half.tar", "w") as made:
+        made.add(clients(tmp_path / "c") / "chunk-0-trace.csv", "d/chunk-0-trace.csv")
+    with pytest.raises(TraceError, match=r"chunk-0-dataset\.json: is not in the archive; a client has both files"):
+        open_trace(tmp_path / "half.tar" / "d")
 
 
 @pytest.mark.parametrize(

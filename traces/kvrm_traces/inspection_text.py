@@ -12,9 +12,13 @@ from kvrm_traces.schema import TraceInfo
 from kvrm_traces.sessions import SessionStats
 from kvrm_traces.steady import Stretch
 from kvrm_traces.tokens import TokenStats
+from kvrm_traces.turns import may_be_deltas
 
 if TYPE_CHECKING:
     from kvrm_traces.inspection import TraceReport
+
+#: With fewer follow-ups that repeat the conversation, turns are probably deltas: some are long behind short ones.
+_CUMULATIVE = 0.5
 
 _BARS = "▁▂▃▄▅▆▇█"
 
@@ -33,7 +37,7 @@ def report_text(report: TraceReport) -> str:
         _row("output", report.output_tokens),
     ]
     if report.sessions is not None:
-        (first, *others) = _lines(_of_sessions(report.sessions))
+        (first, *others) = _lines(_of_sessions(report.sessions, report.info))
         lines += ["", first, _row("turns", report.sessions.turns), *others]
     if report.hash_consistency is not None:
         lines += ["", *_lines(_of_hashes(report.hash_consistency))]
@@ -47,7 +51,7 @@ def report_facts(report: TraceReport) -> list[Fact]:
     found = list(_of_rows(report))
     found += [("prompt tokens", _words(report.prompt_tokens)), ("output tokens", _words(report.output_tokens))]
     if report.sessions is not None:
-        (first, *others) = _of_sessions(report.sessions)
+        (first, *others) = _of_sessions(report.sessions, report.info)
         found += [first, ("turns", _words(report.sessions.turns)), *others]
     if report.hash_consistency is not None:
         found += _of_hashes(report.hash_consistency)
@@ -152,7 +156,7 @@ def _bars(values: tuple[float, ...]) -> str:
     return "".join(_BARS[min(int(value / peak * len(_BARS)), len(_BARS) - 1)] for value in values)
 
 
-def _of_sessions(sessions: SessionStats) -> Iterator[Fact]:
+def _of_sessions(sessions: SessionStats, info: TraceInfo) -> Iterator[Fact]:
     unknown = f", {sessions.unknown_parents} continue one that is not here" if sessions.unknown_parents else ""
     yield (
         "sessions",
@@ -167,6 +171,8 @@ def _of_sessions(sessions: SessionStats) -> Iterator[Fact]:
         )
     if sessions.cumulative_share is not None:
         yield "cumulative", f"{100 * sessions.cumulative_share:.1f}% of follow-ups repeat the whole conversation"
+        if sessions.cumulative_share < _CUMULATIVE and may_be_deltas(info):
+            yield "deltas", "its turns look like what each adds: --turns delta puts prompts together"
 
 
 def _of_hashes(hashes: HashConsistency) -> Iterator[Fact]:

@@ -62,6 +62,7 @@ def merge_traces(traces: Sequence[Trace]) -> Trace:
         ties=clock.ties,
         notes=(*told, f"merged {len(infos)} traces: {pace(clock.rows, clock.span_ns)}"),
         columns=store.columns,
+        turns="cumulative" if all(info.turns == "cumulative" for info in infos) else None,
     )
     return Trace(store, info)
 

@@ -20,6 +20,7 @@ from kvrm_traces.schema import TraceInfo, pace
 from kvrm_traces.source import SourceFile
 from kvrm_traces.spool import spooled
 from kvrm_traces.trace import Trace
+from kvrm_traces.turns import Turns, check_delta
 
 #: Rejected rows that the echo quotes; TraceInfo has more.
 _SHOWN = 3
@@ -34,6 +35,7 @@ class Stated:
     columns: Mapping[str, str] | None = None
     hash_block_tokens: int | None = None
     strict: bool = False
+    turns: Turns | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -75,8 +77,10 @@ def read_file(source: SourceFile, stated: Stated, rules: Rules) -> Trace:
         streams=len(clock.order.restarts(clock.rows, clock.span_ns)) + 1,
         notes=tuple(_notes(source, plan, rules, cleaner, clock, rejects)),
         columns=tuple(cleaner.schema.names),
+        turns=None if plan.layout.turns == "delta" else plan.layout.turns,
     )
-    return Trace(store, info)
+    trace = Trace(store, info)
+    return trace.whole_prompts() if plan.layout.turns == "delta" else trace
 
 
 def _plan(source: SourceFile, stated: Stated, rules: Rules) -> _Plan:
@@ -110,7 +114,18 @@ def _settled(source: SourceFile, layout: Layout, stated: Stated, rules: Rules) -
             f"{source.path}: how many tokens has a block of column {layout.fields['prefix_hashes']!r}? "
             "State hash_block_tokens, e.g. 512"
         )
-    return dataclasses.replace(layout, hash_block_tokens=block_tokens)
+    turns = _turns(source, layout, stated.turns)
+    return dataclasses.replace(layout, hash_block_tokens=block_tokens, turns=turns)
+
+
+def _turns(source: SourceFile, layout: Layout, stated: Turns | None) -> Turns | None:
+    if stated is None:
+        return layout.turns
+    if stated == "delta":
+        check_delta(str(source.path), tuple(layout.fields), layout.turns)
+    elif "session_id" not in layout.fields:
+        raise TraceError(f"{source.path}: has no column session_id, so turns {stated!r} says nothing; leave it out")
+    return stated
 
 
 def _unit(source: SourceFile, layout: Layout, stated: str | None) -> Unit:
@@ -140,6 +155,8 @@ def _notes(
         yield "arrivals: drawn from the stated process; the file states none"
     yield pace(clock.rows, clock.span_ns)
     yield from plan.layout.notes
+    if "session_id" in plan.layout.fields and plan.layout.turns is None:
+        yield "turns: each prompt is read as the whole conversation so far; where they are not, state turns delta"
     if clock.ties:
         yield f"{clock.ties} requests arrive with the one before; they keep the order of the file{_steps(clock)}"
     if clock.descents:

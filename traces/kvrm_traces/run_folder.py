@@ -2,11 +2,13 @@
 
 A run records lengths and arrivals, which is all that most policies read. It records neither prefix hashes, nor
 priorities, sessions or declared maxima: where those mattered, the trace itself has to be replayed, and that is said.
+The arrivals of a closed loop are those that it came to: they are replayed as they were, whatever the next server does.
 """
 
 from __future__ import annotations
 
 import hashlib
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +25,7 @@ from kvrm_traces.spool import spooled
 from kvrm_traces.trace import Trace
 
 REQUESTS = "requests.parquet"
+_CONFIGURATION = "run.toml"
 _COLUMNS = ("row", *REQUIRED, "hit_tokens", "reason")
 _BATCH_ROWS = 1 << 16
 
@@ -40,17 +43,24 @@ def read_run(folder: Path) -> Trace:
         table = file.read(columns=[name for name in _COLUMNS if name in names])
     with path.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-    return requests_trace(table, name=folder.name, source=str(folder), sha256=sha256, where=str(path))
+    closed_loop = _is_closed_loop(folder)
+    return requests_trace(
+        table, name=folder.name, source=str(folder), sha256=sha256, where=str(path), closed_loop=closed_loop
+    )
 
 
-def requests_trace(table: pa.Table, *, name: str, source: str, sha256: str, where: str) -> Trace:
+def requests_trace(
+    table: pa.Table, *, name: str, source: str, sha256: str, where: str, closed_loop: bool = False
+) -> Trace:
     """A table of requests, with the columns of requests.parquet, as a trace; ``where`` it is, for errors.
 
-    Raises TraceError when it does not hold those of one run.
+    ``closed_loop``: of a run with that driver. Raises TraceError when it does not hold those of one run.
     """
-    read = _Requests(where, table)
+    read = _Requests(where, table, closed_loop=closed_loop)
     store, clock = spooled(read.batches(), schema_of(REQUIRED))
     notes = [f"{name}: the requests of a run", pace(clock.rows, clock.span_ns)]
+    if closed_loop:
+        notes.append("of a closed loop: they arrive when they did there, and wait for no answers")
     if read.hits:
         notes.append(f"{read.hits} prompt tokens were found cached in that run; it records no hashes, so none will be")
     if read.declared:
@@ -70,26 +80,42 @@ def requests_trace(table: pa.Table, *, name: str, source: str, sha256: str, wher
     return Trace(store, info)
 
 
+def _is_closed_loop(folder: Path) -> bool:
+    path = folder / _CONFIGURATION
+    if not path.is_file():
+        return False
+    try:
+        run = tomllib.loads(path.read_text(encoding="utf-8")).get("run")
+    except (OSError, ValueError) as error:
+        raise TraceError(f"{path}: is not what a run writes ({error}); make the run again") from error
+    return isinstance(run, dict) and run.get("driver") == "closed-loop"
+
+
 class _Requests:
     """The columns of requests.parquet that a trace has, in memory: 24 bytes a request.
 
     A run writes requests as they end. They go back to the order of the trace, which is that of arrival with ties in
-    their own order: replayed, they tie as before.
+    their own order: replayed, they tie as before. A closed loop's arrived in another order than that of its trace, and
+    turns that it did not come to are missing.
     """
 
-    def __init__(self, where: str, table: pa.Table) -> None:
+    def __init__(self, where: str, table: pa.Table, *, closed_loop: bool) -> None:
         missing = [name for name in ("row", *REQUIRED) if name not in table.column_names]
         if missing:
             raise TraceError(f"{where}: has no column {missing[0]!r}; expected the requests of a run")
         if table.num_rows == 0:
             raise TraceError(f"{where}: holds no request")
         rows = _whole(where, table, "row")
-        if not np.array_equal(np.sort(rows), np.arange(rows.size)):
+        found = {name: _whole(where, table, name) for name in REQUIRED}
+        if closed_loop:
+            place = np.lexsort((rows, found["arrival_ns"]))
+        elif np.array_equal(np.sort(rows), np.arange(rows.size)):
+            place = np.argsort(rows)
+        else:
             raise TraceError(
                 f"{where}: column 'row' does not count the requests from 0; expected those of one whole run"
             )
-        place = np.argsort(rows)
-        self._columns = {name: _whole(where, table, name)[place] for name in REQUIRED}
+        self._columns = {name: values[place] for name, values in found.items()}
         if np.any(np.diff(self._columns["arrival_ns"]) < 0) or self._columns["arrival_ns"][0] < 0:
             raise TraceError(f"{where}: arrival_ns falls in the order of 'row'; expected the requests of one run")
         for name in ("prompt_tokens", "output_tokens"):

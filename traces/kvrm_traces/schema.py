@@ -53,7 +53,9 @@ class TraceInfo:
     generator's parameters, length and seed. ``ties`` counts requests that arrive at the same instant as the one before.
     ``resolution_ns`` is the coarsest clock that the arrivals fit (None: they are all at one instant). ``descents``
     counts rows of the source that were earlier than the one before, by up to ``most_back_ns``; ``streams``: how many
-    streams the source is, one after another, each with a clock that begins again.
+    streams the source is, one after another, each with a clock that begins again. ``done``: what was done to all rows
+    before any are chosen, in the words of ``Trace.transforms``. ``turns``: 'cumulative' where prompts are known to hold
+    the whole conversation so far, None where nothing says it.
     """
 
     name: str
@@ -73,6 +75,8 @@ class TraceInfo:
     streams: int = 1
     notes: tuple[str, ...] = ()
     columns: tuple[str, ...] = REQUIRED
+    done: tuple[str, ...] = ()
+    turns: str | None = None
 
     @property
     def span_s(self) -> float:
@@ -93,7 +97,7 @@ class TraceInfo:
         """The inverse of :meth:`to_json`. Raises ValueError, KeyError or TypeError when it is not one."""
         fields: Mapping[str, Any] = json.loads(text)
         tuples = {key: tuple(fields[key]) for key in ("rejected_examples", "notes", "columns")}
-        return cls(**{**fields, **tuples})
+        return cls(**{**fields, **tuples, "done": tuple(fields.get("done", ()))})
 
 
 def schema_of(columns: tuple[str, ...]) -> pa.Schema:

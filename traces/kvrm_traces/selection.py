@@ -75,25 +75,25 @@ class Selection:
         parts = []
         if self.window_s is not None:
             start_s, end_s = self.window_s
-            parts.append(f"window {_exactly(start_s)}:{'' if end_s is None else _exactly(end_s)} s")
+            parts.append(f"window {exactly(start_s)}:{'' if end_s is None else exactly(end_s)} s")
         if self.idle_cap_ns is not None:
-            parts.append(f"idle cap {_exactly(self.idle_cap_ns / 1e9)} s")
+            parts.append(f"idle cap {exactly(self.idle_cap_ns / 1e9)} s")
         if self.sample is not None:
-            parts.append(f"sample {_exactly(self.sample.share)} seed {self.sample.seed}")
+            parts.append(f"sample {exactly(self.sample.share)} seed {self.sample.seed}")
         if self.limit is not None:
             parts.append(f"limit {self.limit}")
         if self.replicas > 1:
             parts.append(f"replica {self.index} of {self.replicas}")
         if self.speedup != 1.0:
-            parts.append(f"speedup {_exactly(self.speedup)}")
+            parts.append(f"speedup {exactly(self.speedup)}")
         if self.time_stretch != 1.0:
-            parts.append(f"time_stretch {_exactly(self.time_stretch)}")
+            parts.append(f"time_stretch {exactly(self.time_stretch)}")
         if self.rate_per_s is not None:
-            parts.append(f"rate {_exactly(self.rate_per_s)}")
+            parts.append(f"rate {exactly(self.rate_per_s)}")
         return ", ".join(parts)
 
 
-def _exactly(value: float) -> str:
+def exactly(value: float) -> str:
     """As short as it can be while the words still say exactly what was done: a run is made again from them."""
     short = f"{value:g}"
     return short if float(short) == value else repr(value)

@@ -7,8 +7,8 @@ that one's ``session_id``); both forms are read. Memory grows with the conversat
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import TypeVar
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 from kvrm_traces.arrow import int64_values
 from kvrm_traces.errors import TraceError
 from kvrm_traces.tokens import Histogram, TokenCounter, TokenStats
-from kvrm_traces.trace import Trace
+
+if TYPE_CHECKING:
+    from kvrm_traces.trace import Trace
 
 #: Written for "no parent" by formats that have a number there.
 NO_PARENT = "-1"
@@ -39,6 +41,34 @@ def turn_before(latest: Mapping[str, T], own: str, parent: str | None) -> T | No
     return latest.get(parent if parent is not None and continues_another(own, parent) else own)
 
 
+class Latest(Generic[T]):
+    """Something about the latest request of every name. Memory grows with the names."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, T] = {}
+
+    def before(self, own: str | None, parent: str | None) -> T | None:
+        """Of the request that one of these names continues; None where it continues none."""
+        return None if own is None else turn_before(self._kept, own, parent)
+
+    def keep(self, own: str | None, about: T) -> None:
+        """From now on the latest of this name."""
+        if own is not None:
+            self._kept[own] = about
+
+
+def names_in(batch: pa.RecordBatch) -> Iterator[tuple[str | None, str | None]]:
+    """(session_id, parent) of each request."""
+    ids = batch.column("session_id").to_pylist()
+    parents = batch.column("parent").to_pylist() if "parent" in batch.schema.names else [None] * len(ids)
+    return zip(ids, parents, strict=True)
+
+
+def name_columns(columns: tuple[str, ...]) -> tuple[str, ...]:
+    """Of a trace's columns, those that :func:`names_in` reads."""
+    return tuple(name for name in ("session_id", "parent") if name in columns)
+
+
 @dataclasses.dataclass(frozen=True)
 class Turns:
     """Of each request, in order of arrival: the row of the one that it continues (int64, -1: none), and the time to
@@ -53,23 +83,23 @@ def turns_of(trace: Trace) -> Turns:
     """Who continues whom, in memory that grows with the trace. Raises TraceError for a trace without conversations, or
     without the time to think, which cannot be told from arrivals: they hold the answer's time too.
     """
-    for name, what in (("session_id", "conversations"), ("think_ms", "time to think between turns")):
+    wanted = (
+        ("session_id", "conversations", "name it, --column session_id=NAME"),
+        ("think_ms", "time to think between turns", "state it, --think constant:5, or name it, --column think_ms=NAME"),
+    )
+    for name, what, right in wanted:
         if name not in trace.info.columns:
             raise TraceError(
                 f"{trace.info.name}: a closed loop needs the column {name} ({what}), and the trace has "
-                f"{', '.join(trace.info.columns)}: convert it with --column {name}=NAME, or replay it open loop"
+                f"{', '.join(trace.info.columns)}: {right}, or replay it open loop"
             )
-    columns = [name for name in ("session_id", "parent", "think_ms") if name in trace.info.columns]
-    latest: dict[str, int] = {}
+    latest = Latest[int]()
     before: list[int] = []
     think: list[NDArray[np.int64]] = []
-    for batch in trace.batches(columns=columns):
-        ids = batch.column("session_id").to_pylist()
-        parents = batch.column("parent").to_pylist() if "parent" in columns else [None] * len(ids)
-        for own, parent in zip(ids, parents, strict=True):
-            found = None if own is None else turn_before(latest, own, parent)
-            if own is not None:
-                latest[own] = len(before)
+    for batch in trace.batches(columns=(*name_columns(trace.info.columns), "think_ms")):
+        for own, parent in names_in(batch):
+            found = latest.before(own, parent)
+            latest.keep(own, len(before))
             before.append(-1 if found is None else found)
         think.append(int64_values(batch.column("think_ms").fill_null(0)))
     return Turns(np.array(before, np.int64), np.concatenate(think) * _MS_NS)
@@ -107,24 +137,21 @@ class Sessions:
     """
 
     def __init__(self) -> None:
-        self._latest: dict[str, _Turn] = {}
+        self._latest = Latest[_Turn]()
         self._turns: list[int] = []
         self._gaps = TokenCounter()
         self._unknown = self._cumulative = self._follow_ups = 0
 
     def see(self, batch: pa.RecordBatch) -> None:
         """Take the next batch into account."""
-        names = batch.schema.names
-        ids = batch.column("session_id").to_pylist()
-        parents = batch.column("parent").to_pylist() if "parent" in names else [None] * len(ids)
         arrivals, prompts, outputs = (
             int64_values(batch.column(name)).tolist() for name in ("arrival_ns", "prompt_tokens", "output_tokens")
         )
         gaps: list[int] = []
-        for own, parent, arrival_ns, prompt, output in zip(ids, parents, arrivals, prompts, outputs, strict=True):
+        for (own, parent), arrival_ns, prompt, output in zip(names_in(batch), arrivals, prompts, outputs, strict=True):
             if own is None:
                 continue
-            before = turn_before(self._latest, own, parent)
+            before = self._latest.before(own, parent)
             self._unknown += before is None and continues_another(own, parent)
             if before is None:
                 self._turns.append(0)
@@ -135,7 +162,7 @@ class Sessions:
                 self._cumulative += prompt >= before.context_tokens
                 gaps.append((arrival_ns - before.arrival_ns) // _MS_NS)
             self._turns[session] += 1
-            self._latest[own] = _Turn(session, arrival_ns, prompt + output)
+            self._latest.keep(own, _Turn(session, arrival_ns, prompt + output))
         if gaps:
             self._gaps.see(pa.array(gaps, pa.int64()).to_numpy())
 

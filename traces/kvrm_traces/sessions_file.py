@@ -23,7 +23,8 @@ def read_sessions(source: SourceFile, starts: Stream | None, *, strict: bool) ->
     if starts is None:
         raise TraceError(
             f"{source.path}: says when requests are within their session, not when sessions begin; state a process of "
-            "their arrivals, e.g. arrivals poisson:0.05 (sessions/s)"
+            "their arrivals, e.g. arrivals poisson:0.05 (sessions/s). Of an archive of clients (ServeGen's), name a "
+            f"folder in it: {source.path}/FOLDER"
         )
     rejects = Rejects(source.path, strict=strict)
     sessions = AgentSessions(source, starts, rejects)
@@ -57,5 +58,6 @@ def read_sessions(source: SourceFile, starts: Stream | None, *, strict: bool) ->
         ties=clock.ties,
         notes=tuple(notes),
         columns=tuple(schema_of(COLUMNS).names),
+        turns="cumulative",
     )
     return Trace(store, info)

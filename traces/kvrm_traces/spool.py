@@ -7,7 +7,8 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -25,14 +26,13 @@ def spooled(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> tuple[Parqu
 
     The Clock's ``order`` is that of the source. The store has no rows when there were none.
     """
-    folder = Path(tempfile.mkdtemp(prefix="kvrm-trace-"))
     clock = Clock()
 
     def seen(batch: pa.RecordBatch) -> pa.RecordBatch:
         clock.see(int64_values(batch.column("arrival_ns")))
         return batch
 
-    try:
+    with _temporary() as folder:
         path = folder / "rows.parquet"
         with open_writer(path, schema) as writer:
             write_groups(writer, (seen(batch) for batch in batches if batch.num_rows))
@@ -43,13 +43,34 @@ def spooled(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> tuple[Parqu
         store = ParquetStore(path, clock.least_ns)
         if clock.descents:
             clock = _of_sorted(store, clock.order)
+    weakref.finalize(store, shutil.rmtree, folder, ignore_errors=True)
+    return store, clock
+
+
+def spooled_columns(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> ParquetStore:
+    """Write columns without arrivals to a temporary file, in the order in which they come: they lie beside the rows of
+    another store. The file lives as long as the store that is returned.
+    """
+    with _temporary() as folder:
+        path = folder / "columns.parquet"
+        with open_writer(path, schema) as writer:
+            write_groups(writer, batches)
+        store = ParquetStore(path)
+    weakref.finalize(store, shutil.rmtree, folder, ignore_errors=True)
+    return store
+
+
+@contextmanager
+def _temporary() -> Iterator[Path]:
+    """A new folder, which is gone again when what is done in it fails."""
+    folder = Path(tempfile.mkdtemp(prefix="kvrm-trace-"))
+    try:
+        yield folder
     except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
         if isinstance(error, OSError):
             raise TraceError(f"{folder}: the temporary copy cannot be written ({error.strerror or error})") from error
         raise
-    weakref.finalize(store, shutil.rmtree, folder, ignore_errors=True)
-    return store, clock
 
 
 def _of_sorted(store: ParquetStore, order: Order) -> Clock:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -15,13 +15,17 @@ import pyarrow as pa
 
 from kvrm_traces import parquet, resampling
 from kvrm_traces.arrow import int64_column, int64_values
+from kvrm_traces.beside import BesideStore
 from kvrm_traces.errors import TraceError
 from kvrm_traces.measure import Clock
-from kvrm_traces.schema import SCHEMA, TraceInfo, pace
+from kvrm_traces.schema import SCHEMA, TraceInfo, pace, schema_of
 from kvrm_traces.selection import Sample, Selection, checked_count, checked_factor
+from kvrm_traces.spool import spooled_columns
 from kvrm_traces.spreading import SpreadStore
 from kvrm_traces.store import Store
+from kvrm_traces.thinking import ThinkTimes, parse_think
 from kvrm_traces.thinning import kept
+from kvrm_traces.turns import WholePrompts
 
 #: Spans beyond this do not fit int64 nanoseconds with room to add to them.
 MAX_SPAN_NS = 2**62
@@ -51,7 +55,7 @@ class Trace:
     @property
     def transforms(self) -> str | None:
         """What was done to the trace as opened, in the order in which it applies; None when nothing was."""
-        return self._selection.words() or None
+        return ", ".join(filter(None, (*self._base.done, self._selection.words()))) or None
 
     def batches(self, rows: int = 65536, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Yield canonical batches, sorted by arrival, first arrival 0, each of 1 to `rows` rows.
@@ -181,9 +185,51 @@ class Trace:
         """
         return self._spread("jitter", within_s, seed)
 
-    def _spread(self, what: str, within_s: float | None, seed: int) -> Trace:
+    def whole_prompts(self) -> Trace:
+        """The same requests with prompts that hold the conversation so far, where these hold only what a turn adds.
+
+        See :mod:`kvrm_traces.turns`. Done to the trace itself, before all other transforms but ties and jitter. Raises
+        TraceError for a trace without conversations, with prefix hashes, or whose prompts would be beyond what a
+        prompt may be.
+        """
+        self._check_whole("turns delta")
+        prompts = WholePrompts(self._base)
+        column = prompts.batches(self.batches(columns=prompts.reads))
+        whole = self._with_column("prompt_tokens", column, lambda: ("turns delta", prompts.note()))
+        return Trace(whole._store, dataclasses.replace(whole.info, turns="cumulative"))
+
+    def with_think(self, spec: str, seed: int = 0) -> Trace:
+        """The same requests with ``think_ms``, which a closed loop reads, where the trace has none.
+
+        `spec`: 'constant:SECONDS', 'exponential:MEAN_S', 'lognormal:MEDIAN_S:SIGMA' (drawn with `seed`), or
+        'recorded:MS_PER_TOKEN'; see :mod:`kvrm_traces.thinking`. Done to the trace itself, before the transforms that
+        choose rows and scale time, behind :meth:`spread_ties`. Raises TraceError for a trace without conversations or
+        with times to think, and for another `spec`.
+        """
+        self._check_whole("think")
+        times = ThinkTimes(self._base, parse_think(spec), checked_count("seed", seed, 0))
+        column = times.batches(self.batches(columns=times.reads))
+        return self._with_column("think_ms", column, lambda: (times.words, times.note()))
+
+    def _with_column(self, name: str, column: Iterator[pa.RecordBatch], told: Callable[[], tuple[str, str]]) -> Trace:
+        """The trace with another column of that name; once it is made, `told` has what was done and what it came to."""
+        beside = spooled_columns(column, schema_of((name,)))
+        words, note = told()
+        info = dataclasses.replace(
+            self._base,
+            sha256=changed_sha256(self._base.sha256, words),
+            columns=tuple(schema_of((*self._base.columns, name)).names),
+            notes=(*self._base.notes, f"{words}: {note}"),
+            done=(*self._base.done, words),
+        )
+        return Trace(BesideStore(self._store, beside, name), info)
+
+    def _check_whole(self, what: str) -> None:
         if not self._selection.whole:
             raise TraceError(f"{what}: comes before window, idle cap, sample, limit, replicas, speed and rate")
+
+    def _spread(self, what: str, within_s: float | None, seed: int) -> Trace:
+        self._check_whole(what)
         within_ns = self._base.resolution_ns if within_s is None else math.floor(within_s * 1e9)
         if within_ns is None or not 1 <= within_ns <= MAX_SPAN_NS:
             raise TraceError(f"{what} within {within_s!r} s: state a time above 0, e.g. the step of the clock")
@@ -191,9 +237,7 @@ class Trace:
         spread = Trace(store, self._base)
         done = "ties spread" if what == "spread_ties" else "jitter"
         note = f"{done} within {within_ns / 1e9:g} s, seed {seed}"
-        # Other arrivals are another trace: a run of one is not a run of the other.
-        sha256 = hashlib.sha256(f"{self._base.sha256} {note}".encode()).hexdigest()
-        base = dataclasses.replace(self._base, sha256=sha256)
+        base = dataclasses.replace(self._base, sha256=changed_sha256(self._base.sha256, note))
         return Trace(store, _told(base, note, spread.batches(columns=("arrival_ns",))))
 
     def _with(self, **changes: object) -> Trace:
@@ -268,6 +312,13 @@ class Trace:
             arrival_ns = np.rint(arrival_ns * stretch / speedup).astype(np.int64)
         at = batch.schema.get_field_index("arrival_ns")
         return batch.set_column(at, SCHEMA.field("arrival_ns"), int64_column(arrival_ns))
+
+
+def changed_sha256(sha256: str, *done: str) -> str:
+    """Of a trace to which this was done, in this order: other rows are another trace, and its runs not comparable."""
+    for words in done:
+        sha256 = hashlib.sha256(f"{sha256} {words}".encode()).hexdigest()
+    return sha256
 
 
 def _told(info: TraceInfo, what: str, arrivals: Iterator[pa.RecordBatch]) -> TraceInfo:

@@ -35,7 +35,8 @@ from kvrm_sim.parameters import CoreParameters
 from kvrm_sim.plugin_registry import PartSource, using
 from kvrm_sim.plugins import Part
 from kvrm_sim.result import RunResult
-from kvrm_sim.routers import ReplicaView, RoundRobin, RoutedRequest, Router, make_router, router_parts
+from kvrm_sim.router_views import ReplicaView, RoutedRequest
+from kvrm_sim.routers import RoundRobin, Router, make_router, router_parts
 from kvrm_sim.run_output import RunOutput, Setup, Several
 from kvrm_sim.words import DEFAULT_ROUTER
 from kvrm_traces import Trace

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from kvrm_analysis.reading import columns
@@ -71,65 +69,72 @@ def _inspected(subject: Subject, at: int, document: dict[str, Any], trace: Trace
     if trace is not None and trace.info.sha256 == run.summary["trace"]["sha256"]:
         again = trace_of(run, as_replayed(run, trace))
         return Inspected(at, inspect_trace(again, limit_tokens=limit, most_touches=MOST_TOUCHES), None)
-    instead = "the trace itself was not to be opened" if not reopen else _too_much(run, document)
-    if instead is None:
-        try:
-            again = trace_of(run)
-            instead = _too_many_blocks(run, again)
-            if instead is None:
-                return Inspected(at, inspect_trace(again, limit_tokens=limit, most_touches=MOST_TOUCHES), None)
-        except InputError as error:
-            instead = str(error)
-            if "--trace" not in instead:
-                instead += " (--trace names it, with the options that read it)"
-    closed = document.get("run", {}).get("driver") == "closed-loop"
-    return _of_requests(at, run, limit, instead, by_arrival=closed)
+    try:
+        again = _unasked(run, document, reopen)
+        return Inspected(at, inspect_trace(again, limit_tokens=limit, most_touches=MOST_TOUCHES), None)
+    except InputError as error:
+        closed = document.get("run", {}).get("driver") == "closed-loop"
+        return _of_requests(at, run, limit, str(error), closed_loop=closed)
 
 
-def _too_much(run: NamedRun, document: dict[str, Any]) -> str | None:
-    """Why the trace is not opened unasked; None when it can be."""
+def _unasked(run: NamedRun, document: dict[str, Any], reopen: bool) -> Trace:
+    """A trace that nobody named. Raises InputError with the reason where it cannot be had, or would take long."""
+    if not reopen:
+        raise InputError("the trace itself was not to be opened")
     if run.folder is None:
-        return "the run was not written to a folder, so nothing says where its trace is"
-    path = Path(document["trace"]["source"])
+        raise InputError("the run was not written to a folder, so nothing says where its trace is")
+    _check_size(document["trace"])
+    try:
+        trace = trace_of(run)
+    except InputError as error:
+        if "--trace" in str(error):
+            raise
+        raise InputError(f"{error} (--trace names it, with the options that read it)") from error
+    _check_blocks(run, trace)
+    return trace
+
+
+def _check_size(about: dict[str, Any]) -> None:
+    path = Path(about["source"])
     if path.suffix != ".toml" and path.is_file():
         size = path.stat().st_size
         most = MOST_BYTES if SourceFile(path).compression is None else MOST_COMPRESSED_BYTES
         if size > most:
-            return (
+            raise InputError(
                 f"{path} has {size / MEGABYTE:,.0f} MB, and more than {most / MEGABYTE:,.0f} MB are read only when the "
                 "trace is named (--trace)"
             )
-    elif document["trace"]["format"] == "builtin" and document["trace"]["rows"] > MOST_GENERATED:
-        return f"more than {MOST_GENERATED:,} requests are generated again only when the trace is named (--trace)"
-    return None
+    elif about["format"] == "builtin" and about["rows"] > MOST_GENERATED:
+        raise InputError(
+            f"more than {MOST_GENERATED:,} requests are generated again only when the trace is named (--trace)"
+        )
 
 
-def _too_many_blocks(run: NamedRun, trace: Trace) -> str | None:
-    """Why a trace with prefix hashes is not inspected unasked; None when it can be."""
+def _check_blocks(run: NamedRun, trace: Trace) -> None:
     tokens = columns(run, "requests", ["prompt_tokens"])
     if trace.info.hash_block_tokens is None or not tokens.num_rows:
-        return None
+        return
     blocks = pc.sum(tokens["prompt_tokens"]).as_py() // trace.info.hash_block_tokens
-    if blocks <= MOST_BLOCKS:
-        return None
-    return (
-        f"its prompts have some {blocks:,} blocks with hashes, and more than {MOST_BLOCKS:,} are looked at only when "
-        "the trace is named (--trace)"
-    )
+    if blocks > MOST_BLOCKS:
+        raise InputError(
+            f"its prompts have some {blocks:,} blocks with hashes, and more than {MOST_BLOCKS:,} are looked at only "
+            "when the trace is named (--trace)"
+        )
 
 
-def _of_requests(at: int, run: NamedRun, limit: int | None, instead: str, *, by_arrival: bool) -> Inspected:
-    """``by_arrival``: they were sent in another order than that of the trace."""
+def _of_requests(at: int, run: NamedRun, limit: int | None, instead: str, *, closed_loop: bool) -> Inspected:
     table = columns(run, "requests", ["row", *REQUIRED])
     if not table.num_rows:
         return Inspected(at, None, f"{instead}; and requests were not recorded")
-    if by_arrival:
-        table = table.sort_by([("arrival_ns", "ascending"), ("row", "ascending")])
-        table = table.set_column(table.column_names.index("row"), "row", pa.array(np.arange(table.num_rows)))
     told = run.summary["trace"]
     try:
         made = requests_trace(
-            table, name=str(told["name"]), source=run.name, sha256=str(told["sha256"]), where=f"run {run.name!r}"
+            table,
+            name=str(told["name"]),
+            source=run.name,
+            sha256=str(told["sha256"]),
+            where=f"run {run.name!r}",
+            closed_loop=closed_loop,
         )
         return Inspected(at, inspect_trace(made, limit_tokens=limit), instead)
     except InputError as error:

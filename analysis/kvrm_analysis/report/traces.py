@@ -136,7 +136,8 @@ def _gaps(report: TraceReport) -> Drawn | None:
         return None
     lines = [{"name": "trace", "y": brief(gaps.trace)}, {"name": "exponential", "y": brief(gaps.exponential)}]
     axis = {"label": "gap", "unit": "s", "log": True, "values": brief(gaps.x), "before": "\N{GREATER-THAN OR EQUAL TO}"}
-    note = f"{report.info.ties:,} are 0. Exponential: the gaps of a Poisson process of this rate."
+    ties = f"{report.info.ties:,} gaps are 0. " if report.info.ties else ""
+    note = f"{ties}Exponential: the gaps of a Poisson process of this rate."
     made = chart("gaps", "", "Gaps between arrivals", note, [measure("gaps", "% at least so long", lines)],
                  log=True, falls=True)  # fmt: skip
     return made, _counted(axis)

@@ -16,7 +16,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from kvrm_analysis.studies.cell_traces import reading_of
+from kvrm_analysis.studies.cell_traces import reading_of, shape_is_drawn
 from kvrm_analysis.studies.cells import Prepared
 from kvrm_sim.compiled import core_mode
 from kvrm_sim.plugin_registry import provenance
@@ -56,7 +56,7 @@ def cell_key(prepared: Prepared, trace_sha256: str | None) -> str:
     if trace_sha256 is not None:
         reading["source"] = trace_sha256
     shape = options.model_dump(mode="json", exclude={"source", "seed", "columns"}, exclude_none=True)
-    if options.spread_ties is not None:
+    if shape_is_drawn(options):
         shape["seed"] = seed if options.seed is None else options.seed
     config = prepared.config.to_dict()
     if prepared.config.policy.speculation is None:
@@ -64,5 +64,7 @@ def cell_key(prepared: Prepared, trace_sha256: str | None) -> str:
     parts = (*prepared.config.policy.parts, *(router_parts(prepared.run.router) if prepared.run.router else ()))
     plugins = [(part["kind"], part["name"], part["sha256"]) for part in provenance(parts)]
     run = prepared.run.to_dict()
+    if run["driver"] == "span":
+        del run["driver"]  # what every cell was before there was another
     text = json.dumps([config, reading, shape, run, plugins], sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

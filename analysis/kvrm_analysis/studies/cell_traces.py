@@ -16,8 +16,9 @@ from kvrm_analysis.studies.settings import TraceOptions
 from kvrm_sim.errors import ConfigError
 from kvrm_traces import BUILTINS, Trace, open_trace
 from kvrm_traces.shared import SharedTrace, in_memory, mapped
+from kvrm_traces.thinking import parse_think
 
-_READING = ("format", "unit", "columns", "strict", "missing_timestamp", "rows", "arrivals")
+_READING = ("format", "unit", "columns", "strict", "missing_timestamp", "rows", "arrivals", "turns")
 _HASHES = ("hash_block_tokens", "hash_tolerance_blocks")
 
 #: A built-in trace beyond it is drawn again by each cell, so that memory stays flat.
@@ -39,11 +40,19 @@ def reading_of(options: TraceOptions, seed: int, folder: Path | None = None) -> 
     }
 
 
+def shape_is_drawn(options: TraceOptions) -> bool:
+    """Whether what is done to the trace after it was read depends on a seed. Raises TraceError as :func:`shaped`."""
+    return options.spread_ties is not None or (options.think is not None and parse_think(options.think).drawn)
+
+
 def shaped(trace: Trace, options: TraceOptions, seed: int) -> Trace:
     """The trace with what the options do to it after it was read. Raises TraceError, and ConfigError for two clocks."""
+    own_seed = seed if options.seed is None else options.seed
     if options.spread_ties is not None:
         within_s = None if options.spread_ties == "tick" else options.spread_ties
-        trace = trace.spread_ties(within_s, seed=seed if options.seed is None else options.seed)
+        trace = trace.spread_ties(within_s, seed=own_seed)
+    if options.think is not None:
+        trace = trace.with_think(options.think, seed=own_seed)
     if options.window_s is not None:
         trace = trace.window(*options.window_s)
     if options.limit is not None:

@@ -94,7 +94,7 @@ class Cells:
             )
             trace = TraceOptions(**{name: value for name, value in of_trace.items() if value is not None})
             prepared = Prepared(config, trace, run)
-            check_cluster(prepared.cluster, "span", None, (config,))
+            check_cluster(prepared.cluster, prepared.run.driver, None, (config,))
             plan_memory(config)
         return prepared
 
@@ -108,9 +108,9 @@ class Cells:
         """
         with using(self.plugins):
             trace = self.open(prepared)
-            check_cluster(prepared.cluster, "span", trace, (prepared.config,))
+            check_cluster(prepared.cluster, prepared.run.driver, trace, (prepared.config,))
             how = {"out": out, "keep": keep, "force": out is not None, "stop_at_s": prepared.run.stop_at_s}
-            return run_replicas(trace, prepared.config, prepared.cluster, **how)
+            return run_replicas(trace, prepared.config, prepared.cluster, driver=prepared.run.driver, **how)
 
     def _path(self, name: str | Path) -> str:
         """A file of the study: relative ones are in its folder."""

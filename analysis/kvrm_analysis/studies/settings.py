@@ -51,10 +51,13 @@ class TraceOptions(Table):
     arrivals: _Name | None = None
     hash_block_tokens: PositiveInt | None = None
     hash_tolerance_blocks: _Count = 0
+    turns: Literal["cumulative", "delta"] | None = None
     #: Of what is drawn for the trace; without it the cell's `seed`.
     seed: _Count | None = None
     #: Seconds, or "tick": requests that share a stamp are moved apart.
     spread_ties: PositiveFloat | Literal["tick"] | None = None
+    #: Times to think in a trace that has none, as of ``Trace.with_think``; for driver "closed-loop".
+    think: _Name | None = None
     #: [START, END] in seconds of the trace's own clock, or [START].
     window_s: Annotated[tuple[Annotated[StrictFloat, Field(ge=0)], ...], Field(min_length=1, max_length=2)] | None = (
         None
@@ -70,8 +73,10 @@ class TraceOptions(Table):
 
 
 class RunSettings(Table):
-    """What of a cell is no field of its replica: a cluster, a stop, how prompts are computed."""
+    """What of a cell is no field of its replica: a cluster, a stop, how prompts are computed, how turns arrive."""
 
+    #: "closed-loop": turns of a conversation wait for the answer to the one before.
+    driver: Literal["span", "closed-loop"] = "span"
     cluster: PositiveInt | None = None
     prefill_replicas: PositiveInt | None = None
     decode_replicas: PositiveInt | None = None

@@ -26,6 +26,8 @@ def opened(source: str, reading: Reading, load: Load | None = None, *, quiet: bo
     # Everything that can be wrong on the command line itself is refused before the file is read.
     window = parse.window(load.window) if load is not None and load.window is not None else None
     spread = _spread(reading)
+    if reading.think is not None:
+        traces.check_think(reading.think)
     trace = traces.open_trace(
         source,
         format=reading.format,
@@ -38,9 +40,12 @@ def opened(source: str, reading: Reading, load: Load | None = None, *, quiet: bo
         arrivals=reading.arrivals,
         hash_block_tokens=reading.hash_block_tokens,
         hash_tolerance_blocks=reading.hash_tolerance_blocks or 0,
+        turns=reading.turns,
     )
     if spread is not None:
         trace = spread(trace)
+    if reading.think is not None:
+        trace = trace.with_think(reading.think, seed=reading.seed)
     if reading.merge:
         alone = dataclasses.replace(reading, merge=None)
         trace = traces.merge_traces([trace, *(opened(other, alone, quiet=True) for other in reading.merge)])

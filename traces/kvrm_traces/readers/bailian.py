@@ -1,6 +1,6 @@
 """Qwen-Bailian's JSONL: fractional seconds, chats with turns, and one hash a 16-token block, of that block alone.
 
-The hashes are chained on reading: a block is reusable only behind the same prefix.
+A prompt holds its whole chat so far. Hashes are chained on reading: a block is reusable only behind the same prefix.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ def _layout(first: Record) -> Layout:
         unit="s",
         hash_block_tokens=16 if "hash_ids" in first else None,
         chained=False,
+        turns="cumulative",
     )
 
 

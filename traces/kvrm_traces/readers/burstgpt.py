@@ -2,6 +2,7 @@
 response tokens.
 
 The clock of the files ticks in whole seconds, so many requests share one stamp: they keep the order of the file.
+Whether a prompt holds the turns of its session before it is not said.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def open_canonical(source: SourceFile) -> Trace | None:
     if store.rows != kept.rows or metadata.schema.to_arrow_schema().remove_metadata() != schema_of(kept.columns):
         raise TraceError(f"{source.path}: its rows are not those of its metadata; convert the source again")
     notes = (f"{source.path.name}: a converted trace, from {kept.source}", pace(kept.rows, kept.span_ns))
-    info = dataclasses.replace(kept, source=str(source.path), sha256=source.sha256(), notes=notes)
+    info = dataclasses.replace(kept, source=str(source.path), sha256=source.sha256(), notes=notes, done=())
     return Trace(store, info)
 
 

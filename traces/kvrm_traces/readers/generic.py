@@ -1,7 +1,7 @@
 """Any CSV or JSONL whose columns are named by the caller, or already have our names.
 
 The unit is never guessed: it is stated by the caller, or by the column's name (``arrival_ms``), or the values are
-dates.
+dates. What the prompts of conversations are is stated too; unless it is, they hold all that was said before.
 """
 
 from __future__ import annotations

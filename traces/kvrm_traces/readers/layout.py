@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
+from kvrm_traces.turns import Turns
+
 Unit = Literal["datetime", "s", "ms", "us", "ns"]
 Container = Literal["csv", "jsonl"]
 
@@ -25,13 +27,15 @@ class Layout:
 
     ``fields`` maps our names (``arrival`` for the time, the others as in SCHEMA) to the file's columns. ``unit`` None
     with an ``arrival`` is an ambiguous clock, which is refused. ``chained`` false: a hash is of its own block alone,
-    not of everything before it.
+    not of everything before it. ``turns``: what the prompts of the format's conversations are; None: it has none, or
+    does not say, and they are read as cumulative unless it is stated.
     """
 
     fields: Mapping[str, str]
     unit: Unit | None = None
     hash_block_tokens: int | None = None
     chained: bool = True
+    turns: Turns | None = None
     notes: tuple[str, ...] = ()
 
 

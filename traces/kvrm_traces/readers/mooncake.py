@@ -14,6 +14,7 @@ def _layout(first: Record) -> Layout:
         fields=fields | present(first, prefix_hashes="hash_ids"),
         unit="ms" if isinstance(first["timestamp"], int) else None,
         hash_block_tokens=512 if "hash_ids" in first else None,
+        turns="cumulative",
     )
 
 

@@ -114,5 +114,6 @@ def generated(preset: Preset, rows: int | None, seed: int, kind: str, source: st
         notes=notes,
         hash_block_tokens=None if sessions is None else sessions.hash_block_tokens,
         columns=REQUIRED if sessions is None else COLUMNS,
+        turns=None if sessions is None else "cumulative",
     )
     return Trace(store, info)

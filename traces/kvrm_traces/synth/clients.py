@@ -15,7 +15,6 @@ import dataclasses
 import hashlib
 import json
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,14 +28,12 @@ from kvrm_traces.errors import TraceError
 from kvrm_traces.measure import Clock
 from kvrm_traces.numbers import LARGEST
 from kvrm_traces.schema import REQUIRED, TraceInfo, pace, schema_of
+from kvrm_traces.synth.client_files import ClientFiles
 from kvrm_traces.trace import Trace
 
-_NAME = re.compile(r"chunk-(\d+)-trace\.csv")
 #: Inputs beside text; each adds its own draw.
 _INPUTS = ("text_tokens", "image_tokens", "audio_tokens", "video_tokens")
 _OUTPUT = "output_tokens"
-#: What one file may hold.
-_MOST_BYTES = 1 << 26
 _MOST_RATE = 1e6
 
 Ints = npt.NDArray[np.int64]
@@ -65,14 +62,10 @@ class Client:
     stretches: tuple[tuple[float, tuple[Table, ...], Table], ...]
 
 
-def is_clients(path: Path) -> bool:
-    """Whether it is a folder of clients."""
-    return path.is_dir() and any(_NAME.fullmatch(entry.name) for entry in path.iterdir())
-
-
-def open_clients(folder: Path, *, rows: int | None = None, seed: int = 0) -> Trace:
+def open_clients(files: ClientFiles, *, rows: int | None = None, seed: int = 0) -> Trace:
     """The clients' requests over all their windows, or the first `rows`. Raises TraceError for a file that is wrong."""
-    clients, sha256 = _read(folder)
+    folder = files.folder
+    clients, sha256 = _read(files)
     store = ClientStore(folder, clients, seed)
     clock = Clock()
     for batch in store.batches(0, store.rows, ("arrival_ns",), 1 << 16):
@@ -183,29 +176,23 @@ def _lengths(client: Client, begin_s: float, rows: int, rng: np.random.Generator
     return np.maximum(prompt, 1), np.maximum(output.draw(rng, rows), 1)
 
 
-def _read(folder: Path) -> tuple[list[Client], str]:
+def _read(files: ClientFiles) -> tuple[list[Client], str]:
     """The clients by their numbers, and a hash of all their bytes."""
-    numbers = sorted(int(found[1]) for entry in folder.iterdir() if (found := _NAME.fullmatch(entry.name)))
     digest = hashlib.sha256()
     clients = []
-    for number in numbers:
-        windows, stretches = folder / f"chunk-{number}-trace.csv", folder / f"chunk-{number}-dataset.json"
-        data = [_bytes(path) for path in (windows, stretches)]
+    for number in files.numbers:
+        windows, stretches = f"chunk-{number}-trace.csv", f"chunk-{number}-dataset.json"
+        data = [files.read(name) for name in (windows, stretches)]
         for one in data:
             digest.update(hashlib.sha256(one).digest())
         clients.append(
-            Client(number=number, windows=_windows(windows, data[0]), stretches=_stretches(stretches, data[1]))
+            Client(
+                number=number,
+                windows=_windows(files.folder / windows, data[0]),
+                stretches=_stretches(files.folder / stretches, data[1]),
+            )
         )
     return clients, digest.hexdigest()
-
-
-def _bytes(path: Path) -> bytes:
-    try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise TraceError(f"{path}: has {path.stat().st_size} bytes; a client has at most {_MOST_BYTES}")
-        return path.read_bytes()
-    except OSError as error:
-        raise TraceError(f"{path}: cannot be read ({error.strerror}); a client has both files") from error
 
 
 def _windows(path: Path, data: bytes) -> tuple[tuple[float, float, float], ...]:
