@@ -6,6 +6,7 @@ of runs that cannot be ranked (ranking.py) stand in parentheses and never get th
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -15,6 +16,8 @@ from kvrm_analysis.ranking import RANKED, ranks, unranked_because
 from kvrm_analysis.runs import RunLike, labels, summaries
 from kvrm_analysis.table_rows import ABSENT, INTEGERS, SECTIONS, Row, is_printed, printed_rows
 
+#: Names of files and of keys stay whole.
+_FOLD: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
 _LATENCIES = frozenset(metric for metric, _ in RANKED)
 
 
@@ -46,22 +49,45 @@ def to_csv(runs: Iterable[RunLike]) -> str:
     return comparison_table(runs).to_csv(lineterminator="\n")
 
 
-def render_text(runs: Iterable[RunLike]) -> str:
-    """The table for a terminal: a column a run, then audit lines and what has to be known."""
+def render_text(runs: Iterable[RunLike], width: int | None = None) -> str:
+    """The table for a terminal: a column a run, then audit lines and what has to be known.
+
+    ``width``: columns of the terminal; runs that do not fit beside each other follow below, and long lines are folded.
+    None: every line is as long as it is.
+    """
     found = summaries(runs)
     names = labels(found)
     body = [(title, [_aligned(cell) for cell in cells]) for title, cells in _lines(found, names)]
     titles = max(len(title) for title, _ in body)
     widths = [max(len(cells[at]) for _, cells in body if cells) for at in range(len(names))]
 
-    def line(title: str, cells: Sequence[str]) -> str:
-        return "  ".join(
-            [title.ljust(titles), *(cell.rjust(width) for cell, width in zip(cells, widths, strict=False))]
-        )
+    lines = _folded([heading(found)], width)
+    for columns in _beside(widths, titles, width):
+        rule = "-" * (titles + sum(2 + widths[at] for at in columns))
+        lines.append(rule)
+        for title, cells in body:
+            shown = [cells[at].rjust(widths[at]) for at in columns] if cells else []
+            lines.append("  ".join([title.ljust(titles), *shown]).rstrip())
+    return "\n".join([*lines, rule, *_folded(notes(found, names), width)])
 
-    rule = "-" * len(line("", [""] * len(names)))
-    lines = [heading(found), rule, *(line(title, cells).rstrip() for title, cells in body), rule]
-    return "\n".join([*lines, *notes(found, names)])
+
+def _beside(widths: Sequence[int], titles: int, width: int | None) -> list[list[int]]:
+    """Which columns stand beside each other: as many as fit, and at least one."""
+    groups: list[list[int]] = []
+    room = 0
+    for at, own in enumerate(widths):
+        if not groups or (width is not None and room < 2 + own):
+            groups.append([])
+            room = (width or 0) - titles
+        groups[-1].append(at)
+        room -= 2 + own
+    return groups
+
+
+def _folded(lines: Sequence[str], width: int | None) -> list[str]:
+    if width is None:
+        return list(lines)
+    return [part for line in lines for part in textwrap.wrap(line, width, subsequent_indent="  ", **_FOLD)]
 
 
 def to_markdown(runs: Iterable[RunLike]) -> str:

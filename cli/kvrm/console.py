@@ -8,6 +8,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import TextIO
 
 import typer
 
@@ -15,19 +16,38 @@ import typer
 _NEW_LINE = "\r\x1b[2K"
 
 
+def terminal_width() -> int | None:
+    """Columns of the terminal that stdout is; None in a pipe, where lines are as long as they are."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
 def say(text: str) -> None:
     """A result, on stdout."""
     typer.echo(text)
 
 
+def say_text(text: str) -> None:
+    """A result in words, on stdout: on a terminal its long lines are folded at spaces."""
+    typer.echo("\n".join(_folded(line, sys.stdout) for line in text.splitlines()))
+
+
 def note(text: str) -> None:
     """Something that a person wants to know beside the result, on stderr."""
-    typer.echo(text, err=True)
+    typer.echo(_folded(text, sys.stderr), err=True)
 
 
 def complain(text: str) -> None:
     """Why the command failed: one line on stderr, named after the program."""
-    typer.echo(f"kvrm: {text}", err=True)
+    typer.echo(_folded(f"kvrm: {text}", sys.stderr), err=True)
+
+
+def _folded(line: str, stream: TextIO) -> str:
+    """A line for a terminal: folded at spaces, what follows two columns further in. As it is where nobody looks."""
+    width = shutil.get_terminal_size().columns
+    if not stream.isatty() or len(line) <= width:
+        return line
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    return textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def listing(entries: Mapping[str, str]) -> str:
@@ -71,6 +91,21 @@ def progress_bars() -> Iterator[Callable[[str, float], None] | None]:
             bars.update(ids[run], completed=share)
 
         yield advance
+
+
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """What is done, and for how long by now, on a terminal; nothing in a pipe. For work whose length is not known."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as spinner:
+        spinner.add_task(what, total=None)
+        yield
 
 
 @contextmanager

@@ -7,6 +7,7 @@ its like).
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import inspect
 from collections.abc import Callable
@@ -289,11 +290,17 @@ def expanded(command: Callable[..., None]) -> Callable[..., None]:
 
 def _fields(group: type[Any]) -> list[inspect.Parameter]:
     hints = get_type_hints(group, include_extras=True)
-    for hint in hints.values():
-        hint.__metadata__[0].rich_help_panel = (group.__doc__ or "").partition(".")[0]
+    panel = (group.__doc__ or "").partition(".")[0]
     return [
         inspect.Parameter(
-            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
+            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=_in(panel, hints[field.name])
         )
         for field in dataclasses.fields(group)
     ]
+
+
+def _in(panel: str, hint: Any) -> Any:
+    """The annotation with its option in a panel of the help; the option itself may be of several groups."""
+    own = copy.copy(hint.__metadata__[0])
+    own.rich_help_panel = panel
+    return Annotated[hint.__origin__, own]

@@ -34,6 +34,22 @@ class _Commands(TyperGroup):
         except KeyboardInterrupt:
             raise _InterruptedError from None
 
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        command = super().get_command(ctx, cmd_name)
+        for each in [command, *getattr(command, "commands", {}).values()]:
+            _show_values(each, ctx)
+        return command
+
+
+def _show_values(command: Any, ctx: Any) -> None:
+    """In the help a flag takes no value, and an option that is repeatable one at a time."""
+    for option in [] if command is None else [*command.params, command.get_help_option(ctx)]:
+        if getattr(option, "is_flag", False):
+            option.metavar = ""
+        elif option.metavar is None and option.param_type_name == "option":
+            shown = option.display_type(ctx) or ""
+            option.metavar = shown.replace("list[", "").replace("]", "") if "list[" in shown else None
+
 
 app = typer.Typer(
     cls=_Commands,

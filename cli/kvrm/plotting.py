@@ -83,7 +83,7 @@ def plot(
         if out is not None and kinds:
             check_together(_files(Path(out), kinds, formats), kind="figure", force=force)
         drawn = draw_kinds(sources, kinds, names=names, options=options, study=study)
-    files = () if out is None else _write(drawn.figures, Path(out), formats, force=force)
+    files = () if out is None else _write(drawn.figures, Path(out), formats, force, progress)
     return Plots(drawn.figures, files, drawn.left_out)
 
 
@@ -123,13 +123,20 @@ def _files(folder: Path, kinds: Sequence[str], formats: Sequence[str]) -> list[P
     return [folder / f"{kind}.{name}" for kind in kinds for name in formats]
 
 
-def _write(figures: Mapping[str, Any], folder: Path, formats: Sequence[str], *, force: bool) -> tuple[Path, ...]:
+def _write(
+    figures: Mapping[str, Any],
+    folder: Path,
+    formats: Sequence[str],
+    force: bool,
+    progress: Callable[[str, float], None] | None,
+) -> tuple[Path, ...]:
+    from kvrm_analysis.drawing.plots import told
     from kvrm_analysis.drawing.style import save_as
 
     targets = _files(folder, list(figures), formats)
     if not targets:
         return ()
     with staged_together(targets, kind="figure", force=force) as unfinished:
-        for path in unfinished:
+        for path in told("writing", unfinished, progress):
             save_as(figures[path.stem], path)
     return tuple(targets)

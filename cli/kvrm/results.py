@@ -48,11 +48,11 @@ class Comparison:
 
         return comparison_table(self.results)
 
-    def to_text(self) -> str:
-        """The table for a terminal, with the audit line of every run."""
+    def to_text(self, width: int | None = None) -> str:
+        """The table for a terminal (of so many columns), with the audit line of every run."""
         from kvrm_analysis.compare import render_text
 
-        return render_text(self.results)
+        return render_text(self.results, width)
 
     def to_markdown(self) -> str:
         """The table as Markdown."""

@@ -136,3 +136,14 @@ def test_names_stay_distinct() -> None:
 def test_nothing_to_compare_is_an_input_error() -> None:
     with pytest.raises(InputError, match="no run was given"):
         comparison_table([])
+
+
+def test_a_table_that_is_wider_than_the_terminal_is_told_in_parts() -> None:
+    runs = [made_up_run(name) for name in ("static", "dynamic", "graph-paged", "kv-rm")]
+    whole, folded = render_text(runs), render_text(runs, 64)
+    assert max(map(len, folded.splitlines())) <= 64
+    heads = [line.split() for line in folded.splitlines() if line.split()[-1:] in (["dynamic"], ["kv-rm"])]
+    assert heads == [["static", "dynamic"], ["graph-paged", "kv-rm"]]
+    cells = [[word for word in text.split() if set(word) != {"-"}] for text in (whole, folded)]
+    assert set(cells[0]) == set(cells[1])
+    assert render_text(runs, 10_000) == whole

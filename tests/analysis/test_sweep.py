@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
+import kvrm
 from kvrm_analysis.engines.engine_local import LocalEngine
 from kvrm_analysis.engines.engines import Engine, Lost, SerialEngine, Work
 from kvrm_analysis.studies import cell_keys, sweep
@@ -25,6 +26,7 @@ from kvrm_sim.engine import run
 from kvrm_sim.errors import InputError
 from kvrm_sim.records import load_run
 from kvrm_traces import TraceError, open_trace
+from kvrm_traces.datasets import cached_path, datasets
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -269,6 +271,28 @@ def test_cells_that_are_one_run_run_once_and_repeats_of_it_are_said(tmp_path: Pa
     found = swept({"base": {"trace": str(trace)}, "repeats": 3}, SerialEngine())
     assert (found.ran, found.cells.num_rows) == (1, 3)
     assert "nothing is drawn in this study" in found.notes()[0]
+
+
+def test_repeats_of_a_generator_in_a_file_are_other_draws(tmp_path: Path) -> None:
+    kvrm.fit_trace(kvrm.open_trace("chat-burst", rows=300), out=tmp_path / "like.toml")
+    path = tmp_path / "study.toml"
+    base = 'trace = "like.toml"\n"trace.rows" = 40\npolicy = "graph-paged"\n'
+    path.write_text(f"repeats = 2\n[base]\n{base}[axes]\npool_blocks = [4000]\n")
+    done = swept(load_study(path), SerialEngine())
+    assert done.ran == 2
+    assert len(set(done.cells["ttft_mean_s"].to_pylist())) == 2
+    assert done.notes() == []
+
+
+def test_a_data_set_that_was_fetched_is_named_in_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    file = cached_path(datasets()["azure-2023-conv"])
+    file.parent.mkdir(parents=True)
+    lines = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.1,10,5\n2023-11-16 18:17:04.1,11,5\n"
+    file.write_text(lines)
+    path = tmp_path / "study.toml"
+    path.write_text('[base]\ntrace = "azure-2023-conv"\n[axes]\npool_blocks = [4000]\n')
+    assert swept(load_study(path), SerialEngine()).statuses == {"done": 1}
 
 
 def test_intervals_are_those_of_students_t(done: tuple[Sweep, Path]) -> None:

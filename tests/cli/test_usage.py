@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from kvrm import console
 from tests.cli.cli_process import kvrm, refusal
 
 
@@ -62,3 +63,30 @@ def test_a_group_alone_prints_its_help_and_is_a_usage_error(group: tuple[str, ..
 )
 def test_a_wrong_command_line_is_one_line_and_exit_2(arguments: list[str], message: str) -> None:
     assert message in refusal(*arguments)
+
+
+def test_long_lines_are_folded_on_a_terminal_and_left_alone_in_a_pipe(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = "  who held most: " + ", ".join(f"request {number} (7 blocks)" for number in range(8))
+    console.say_text(line)
+    assert capsys.readouterr().out == f"{line}\n"
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    console.say_text(line)
+    shown = capsys.readouterr().out.splitlines()
+    assert len(shown) > 1
+    assert max(map(len, shown)) <= 60
+    assert all(part.startswith("    ") for part in shown[1:])
+    assert " ".join(" ".join(shown).split()) == line.strip()
+
+
+def test_help_shows_what_an_option_takes_and_each_where_it_belongs() -> None:
+    text = kvrm("replay", "--help").stdout
+    assert "<bool>" not in text
+    assert "list[" not in text
+    engine = text[text.index("The engine that serves the trace") :]
+    assert "--plugin" in engine[: engine.index("╰")]
+    assert "simulated again" not in text
+    assert "simulated again" not in kvrm("list", "--help").stdout
+    assert "<bool>" not in kvrm("trace", "inspect", "--help").stdout

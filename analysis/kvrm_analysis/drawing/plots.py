@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
 from matplotlib.figure import Figure
 
@@ -17,6 +17,8 @@ from kvrm_analysis.runs import NamedRun, RunLike, open_runs
 from kvrm_analysis.studies.study_table import NAMES, StudyTable, load_study
 from kvrm_sim.errors import InputError
 from kvrm_sim.tables import guess
+
+T = TypeVar("T")
 
 Source: TypeAlias = Literal["runs", "validation", "study"]
 
@@ -111,7 +113,18 @@ def draw_kinds(
         fitting = _usual("runs")
         left_out = {name: why for name in fitting if (why := _nothing(name, runs)) is not None}
         kinds = [name for name in fitting if name not in left_out]
-    return Drawn({name: _OF_RUNS[name](runs, chosen) for name in kinds}, left_out)
+    figures = {name: _OF_RUNS[name](runs, chosen) for name in told("drawing", kinds, chosen.progress)}
+    return Drawn(figures, left_out)
+
+
+def told(what: str, names: Sequence[T], progress: Callable[[str, float], None] | None) -> Iterator[T]:
+    """The names in turn, each time telling how much of it is done."""
+    for at, name in enumerate(names):
+        if progress is not None:
+            progress(what, at / len(names))
+        yield name
+    if progress is not None:
+        progress(what, 1.0)
 
 
 def _usual(source: Source) -> list[str]:
@@ -172,7 +185,8 @@ def _draw_other(
     if not kinds:
         left_out = {kind: why for kind in _usual("study") if (why := _not_of(kind, table, study)) is not None}
         kinds = [name for name in _usual("study") if name not in left_out]
-    return Drawn({name: _OF_STUDIES[name](table, study) for name in kinds}, left_out)
+    figures = {name: _OF_STUDIES[name](table, study) for name in told("drawing", kinds, options.progress)}
+    return Drawn(figures, left_out)
 
 
 def _not_of(kind: str, table: StudyTable, options: StudyOptions) -> str | None:

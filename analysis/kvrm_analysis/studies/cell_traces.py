@@ -31,13 +31,21 @@ def reading_of(options: TraceOptions, seed: int, folder: Path | None = None) -> 
     ``seed``: the cell's; only in the result where something is drawn with it.
     """
     reading = {name: getattr(options, name) for name in (*_READING, *_HASHES)}
-    source = options.source
-    drawn = source in BUILTINS or options.arrivals is not None
-    return {
-        "source": located_trace(source, folder),
-        **reading,
-        "seed": (seed if options.seed is None else options.seed) if drawn else 0,
-    }
+    own_seed = seed if options.seed is None else options.seed
+    drawn = reading_is_drawn(options, folder)
+    return {"source": located_trace(options.source, folder), **reading, "seed": own_seed if drawn else 0}
+
+
+def reading_is_drawn(options: TraceOptions, folder: Path | None = None) -> bool:
+    """Whether what is read depends on a seed: a built-in trace, a file that describes a generator, drawn arrivals."""
+    source = located_trace(options.source, folder)
+    return source in BUILTINS or options.arrivals is not None or _is_generator(Path(source))
+
+
+def _is_generator(path: Path) -> bool:
+    """A TOML file, or clients: a folder of their files, or one inside an archive."""
+    clients = any(path.glob("chunk-*-trace.csv")) if path.is_dir() else len(path.parts) > 1 and not path.exists()
+    return path.suffix == ".toml" or clients
 
 
 def shape_is_drawn(options: TraceOptions) -> bool:

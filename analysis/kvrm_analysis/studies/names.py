@@ -39,7 +39,8 @@ def located(name: str, folder: Path | None) -> str:
 def located_trace(source: str, folder: Path | None) -> str:
     """The same of a trace: a built-in one and a data set stay names, where no file of the study's is called so."""
     path = Path(source) if folder is None else folder / source
-    return source if source in BUILTINS or (source in datasets() and not path.exists()) else str(path)
+    named = source in BUILTINS or (Path(source).parts[:1] and Path(source).parts[0] in datasets() and not path.exists())
+    return source if named else str(path)
 
 
 def check_name(where: str, key: str, value: Any, folder: Path | None) -> None:
@@ -76,13 +77,14 @@ def check_names(where: str, of: Axis | Dimension, folder: Path | None) -> None:
 
 def _check_trace(label: str, value: str, folder: Path | None) -> None:
     source = located_trace(value, folder)
-    if source in BUILTINS or Path(source).exists():
+    # What lies inside an archive stands behind its path, or behind the name of a data set.
+    path = Path(source)
+    if source in BUILTINS or path.exists() or any(parent.is_file() for parent in path.parents):
         return
-    if source in datasets():
-        if cached_path(datasets()[source]).is_file():
+    if (name := path.parts[0]) in datasets():
+        if cached_path(datasets()[name]).is_file():
             return
-        hint = f"a public data set that is not here yet; kvrm trace fetch {source}"
-        raise ConfigError(f"{label}: {hint}", _TRACE, value)
+        raise ConfigError(f"{label}: a public data set that is not here yet; kvrm trace fetch {name}", _TRACE, value)
     if "/" in value or "\\" in value or Path(value).suffix:
         raise ConfigError(f"{label}: no such file: {source}", _TRACE, value)
     raise ConfigError(f"{label}: unknown{nearest(value, BUILTINS)}; or give the path of a file", _TRACE, value)

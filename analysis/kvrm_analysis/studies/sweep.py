@@ -23,7 +23,7 @@ import pyarrow as pa
 from kvrm_analysis.engines.engines import Engine, Lost
 from kvrm_analysis.studies.cell_keys import cell_key, code_version
 from kvrm_analysis.studies.cell_rows import Row, failed_row
-from kvrm_analysis.studies.cell_traces import CellTraces, reading_of, shape_is_drawn, share_files
+from kvrm_analysis.studies.cell_traces import CellTraces, reading_is_drawn, reading_of, shape_is_drawn, share_files
 from kvrm_analysis.studies.cell_work import CellTask, CellWork, ran
 from kvrm_analysis.studies.cells import Cells, status_of
 from kvrm_analysis.studies.journal import Entry, Journal, check_folder, read_entries
@@ -113,8 +113,7 @@ def planned(study: Study) -> Iterator[Plan]:
                 keys.append(None)
                 known[cell.at] = failed_row(status_of(error), str(error))
                 continue
-            drawn = drawn or name not in shared or shape_is_drawn(prepared.trace)
-            drawn = drawn or prepared.trace.arrivals is not None
+            drawn = drawn or reading_is_drawn(prepared.trace, study.file.folder) or shape_is_drawn(prepared.trace)
         yield Plan(study, tuple(cells), tuple(keys), known, shared, not drawn, excluded)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

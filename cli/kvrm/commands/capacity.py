@@ -11,7 +11,7 @@ import typer
 from kvrm import capacities, folders
 from kvrm.commands.run import TraceArgument, cluster_options, replica_options
 from kvrm.commands.source import opened
-from kvrm.console import note, progress_bars, say
+from kvrm.console import note, progress_bars, say, say_text
 from kvrm.flags import Cluster, Load, Reading, Replica, Running
 from kvrm.presets import plugged
 
@@ -99,7 +99,10 @@ def capacity(
                 **options,
                 **shared,
             )
-    say(done.to_json() if json else done.to_text())
+    if json:
+        say(done.to_json())
+    else:
+        say_text(done.to_text())
     where = note if json else say
     if done.folder is not None:
         where(f"results: {done.folder}")

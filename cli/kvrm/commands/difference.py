@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from kvrm import looking
-from kvrm.console import complain, say
+from kvrm.console import complain, say, say_text
 
 
 def diff(
@@ -36,7 +36,11 @@ def diff(
     from kvrm_analysis.difference_text import render
 
     found = looking.diff(a, b, fail_if=fail_if or ())
-    say(json_text.dumps(found.to_dict(), indent=2, default=str) if json else render(found, everything=everything))
+    text = render(found, everything=everything)
+    if json:
+        say(json_text.dumps(found.to_dict(), indent=2, default=str))
+    else:
+        say_text(text)
     failed = [failure for failure in found.failures if failure.sure or not confident]
     for failure in failed:
         complain(f"{failure.condition.text}: {failure.found}")

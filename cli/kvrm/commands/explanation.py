@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from kvrm import looking
-from kvrm.console import progress_bars, say
+from kvrm.console import progress_bars, say, say_text
 from kvrm.flags import PluginOption
 
 
@@ -49,4 +49,7 @@ def explain(
             progress=None if progress is None else lambda share: progress(run, share),
             plugins=plugin or (),
         )
-    say(json_text.dumps(to_dict(life), indent=2) if json else render(life))
+    if json:
+        say(json_text.dumps(to_dict(life), indent=2))
+    else:
+        say_text(render(life))

@@ -9,7 +9,7 @@ import typer
 
 from kvrm import folders, parse, reporting
 from kvrm.commands.source import opened
-from kvrm.console import note, progress_bars, say
+from kvrm.console import note, progress_bars, say, working
 from kvrm.flags import Reading
 
 ForceOption = Annotated[
@@ -43,8 +43,9 @@ def report(
     """
     _check_reading(trace, reading)
     folders.check(Path(out), kind="report", force=force)
-    source = opened(trace, reading) if trace is not None else None
-    made = reporting.report(runs, out, names=name, trace=source, inspect=inspect, force=force)
+    with working("writing the report"):
+        source = opened(trace, reading) if trace is not None else None
+        made = reporting.report(runs, out, names=name, trace=source, inspect=inspect, force=force)
     say(f"report: {made} ({made.stat().st_size / 1e6:.1f} MB)")
 
 

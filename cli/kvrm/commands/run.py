@@ -10,7 +10,7 @@ import typer
 from kvrm import api, folders, parse
 from kvrm.clusters import cluster_text
 from kvrm.commands.source import opened
-from kvrm.console import complain, note, progress_bars, say
+from kvrm.console import complain, note, progress_bars, say, terminal_width, working
 from kvrm.flags import Cluster, Load, Output, Reading, Replica, Running
 from kvrm.presets import plugged
 from kvrm.results import Comparison, nothing_completed
@@ -43,7 +43,8 @@ def replay(
         plan = api.plan(policy, **options)
         if output.out is not None:
             folders.check(Path(output.out), kind="folder", force=output.force)
-        source = opened(trace, reading, load)
+        with working(f"reading {trace}"):
+            source = opened(trace, reading, load)
         for line in plan.lines():
             note(line)
         with progress_bars() as progress:
@@ -94,7 +95,8 @@ def compare(
             api.plan(name, **options)
         if output.out is not None:
             folders.check(Path(output.out), kind="folder", force=output.force)
-        source = opened(trace, reading, load)
+        with working(f"reading {trace}"):
+            source = opened(trace, reading, load)
         with progress_bars() as progress:
             done = api.compare(
                 source,
@@ -195,7 +197,8 @@ def _report(done: Comparison, output: Output) -> None:
     if output.json:
         say(done.to_json())
     else:
-        say({"text": done.to_text, "md": done.to_markdown, "csv": done.to_csv}[output.table]().rstrip("\n"))
+        text = {"text": lambda: done.to_text(terminal_width()), "md": done.to_markdown, "csv": done.to_csv}
+        say(text[output.table]().rstrip("\n"))
     for result in done.results:
         if output.table == "text" and not output.json and "cluster" in result.summary:
             say(cluster_text(result.summary))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
 import typer
 
 from kvrm import sensitivities, sweeps, tunes
-from kvrm.console import complain, note, progress_bars, say
+from kvrm.console import complain, note, progress_bars, say, say_text, working
 from kvrm.sweeps import EngineName, Stale
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ def _with_progress(name: str, folder: Path, what: str, work: Callable[[Callable[
                 if bars is not None:
                     bars(name, done / max(1, every))
 
+            advance(0, 1)  # reading the traces takes a while, before the first cell
             return work(advance)
     except KeyboardInterrupt:
         complain(f"interrupted: {what} in {folder}; the same command goes on from there")
@@ -80,8 +81,12 @@ def sweep(
     loaded = load_study(study)
     folder = Path(out) if out is not None else Path("runs") / f"sweep-{loaded.file.name}"
     if dry_run:
-        found = sweeps.sweep_dry_run(study, out=folder, workers=workers, stale=stale)
-        say(json_text.dumps(found.to_dict(), indent=2) if json else found.to_text(_MOST_LINES))
+        with working("trying cells"):
+            found = sweeps.sweep_dry_run(study, out=folder, workers=workers, stale=stale)
+        if json:
+            say(json_text.dumps(found.to_dict(), indent=2))
+        else:
+            say_text(found.to_text(_MOST_LINES))
         return
     finished = _with_progress(
         loaded.file.name,
@@ -146,7 +151,10 @@ def tune(
             progress=advance,
         ),
     )
-    say(json_text.dumps(found.to_dict(), indent=2) if json else found.to_text())
+    if json:
+        say(json_text.dumps(found.to_dict(), indent=2))
+    else:
+        say_text(found.to_text())
     if not json:
         say(f"results: {folder}")
         say(f"figure: {found.figure}")
@@ -182,7 +190,10 @@ def sensitivity(
             study, out=folder, engine=engine, workers=workers, address=address, resume=resume, progress=advance
         ),
     )
-    say(json_text.dumps(found.to_dict(), indent=2) if json else found.to_text())
+    if json:
+        say(json_text.dumps(found.to_dict(), indent=2))
+    else:
+        say_text(found.to_text())
     if not json:
         say(f"results: {folder}")
         say(f"figure: {found.figure}")

@@ -11,7 +11,7 @@ import typer
 
 from kvrm import api, folders, traces
 from kvrm.commands.source import opened
-from kvrm.console import note, progress_bytes, say
+from kvrm.console import note, progress_bytes, say, say_text, working
 from kvrm.flags import Load, Reading, expanded
 
 SourceArgument = Annotated[str, typer.Argument(metavar="TRACE", help="A trace file, or a name of `kvrm list traces`.")]
@@ -49,10 +49,14 @@ def inspect(
         folders.check_together(
             [Path(out).with_suffix(".png"), Path(out).with_suffix(".svg")], kind="figure", force=force
         )
-    report = traces.inspect_trace(
-        opened(trace, reading, load), model=model, max_context_tokens=max_context, out=out, force=force
-    )
-    say(json_text.dumps(report.to_dict(), indent=2, allow_nan=False) if json else report.to_text().rstrip("\n"))
+    with working(f"inspecting {trace}"):
+        report = traces.inspect_trace(
+            opened(trace, reading, load), model=model, max_context_tokens=max_context, out=out, force=force
+        )
+    if json:
+        say(json_text.dumps(report.to_dict(), indent=2, allow_nan=False))
+    else:
+        say_text(report.to_text().rstrip("\n"))
     if out is not None:
         note(f"figures: {Path(out).with_suffix('.png')}, {Path(out).with_suffix('.svg')}")
 
@@ -70,8 +74,10 @@ def convert(
     """Write a trace as canonical Parquet; replaying that file gives the identical result."""
     folders.refuse_source(Path(out), trace)
     folders.check(Path(out), kind="file", force=force)
-    source = opened(trace, reading, load)
-    note(f"{source.info.rows} requests written to {traces.convert_trace(source, out, force=force)}")
+    with working(f"converting {trace}"):
+        source = opened(trace, reading, load)
+        written = traces.convert_trace(source, out, force=force)
+    note(f"{source.info.rows} requests written to {written}")
 
 
 @app.command("fit")
@@ -94,7 +100,8 @@ def fit(
     if out is not None:
         folders.refuse_source(Path(out), trace)
         folders.check(Path(out), kind="file", force=force)
-    done = traces.fit_trace(opened(trace, reading, load), out=out, force=force, seed=reading.seed)
+    with working(f"fitting {trace}"):
+        done = traces.fit_trace(opened(trace, reading, load), out=out, force=force, seed=reading.seed)
     say(json_text.dumps(done.to_dict(), indent=2, allow_nan=False) if json else done.to_text())
     if out is not None:
         note(f"generator: {out}")
@@ -137,8 +144,10 @@ def synth(
     folders.check(Path(out), kind="file", force=force)
     if Path(name).suffix != ".toml":
         _known(name)
-    source = opened(name, Reading(rows=rows, seed=seed))
-    note(f"{source.info.rows} requests written to {traces.convert_trace(source, out, force=force)}")
+    with working(f"generating {name}"):
+        source = opened(name, Reading(rows=rows, seed=seed))
+        written = traces.convert_trace(source, out, force=force)
+    note(f"{source.info.rows} requests written to {written}")
 
 
 def _known(name: str) -> None:
