@@ -43,7 +43,7 @@ def cluster_text(summary: dict[str, Any]) -> str:
              _number(row["waiting"]["mean"]), _count(row["prefix_hit_tokens"]))
         )  # fmt: skip
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    lines += ["  " + "  ".join(cell.rjust(wide) for cell, wide in zip(row, widths, strict=True)) for row in table]
+    lines += ["  ".join(cell.rjust(wide) for cell, wide in zip(row, widths, strict=True)) for row in table]
     return "\n".join(lines)
 
 
