@@ -6,7 +6,7 @@ from typing import Any
 
 
 def cluster_text(summary: dict[str, Any]) -> str:
-    """The replicas of a cluster's run, one a line, for a terminal."""
+    """The replicas of a cluster's run, one a line, for a terminal; requests waiting are a mean over time."""
     cluster = summary["cluster"]
     weight = f" (weight {cluster['prefix_weight']:g})" if "prefix_weight" in cluster else ""
     lines = [
@@ -22,14 +22,16 @@ def cluster_text(summary: dict[str, Any]) -> str:
             f"  moved from prefill to decode: {moved['n']:,} prompts, {moved['bytes_moved'] / (1 << 30):,.2f} GiB in "
             f"{moved['groups']:,} groups; mean {_number(moved['mean_s'])} s, max {_number(moved['max_s'])} s"
         )
-    lines.append("  replica   requests     busy s     tokens    TTFT p50 s    TTFT p99 s   waiting, mean   hit tokens")
+    table = [("replica", "requests", "busy, s", "tokens", "TTFT p50 / p99, s", "waiting", "hit tokens")]
     for row in cluster["per_replica"]:
         tokens = row["prefill_tokens"] + row["delivered_tokens"]
-        lines.append(
-            f"  {_name(row):>7} {row['requests']:>10,} {row['busy_s']:>10,.1f} {tokens:>10,} "
-            f"{_number(row['ttft_s']['p50']):>13} {_number(row['ttft_s']['p99']):>13} "
-            f"{_number(row['waiting']['mean']):>15} {_count(row['prefix_hit_tokens']):>12}"
-        )
+        latency = " / ".join(_number(row["ttft_s"][name]) for name in ("p50", "p99"))
+        table.append(
+            (_name(row), f"{row['requests']:,}", f"{row['busy_s']:,.1f}", f"{tokens:,}", latency,
+             _number(row["waiting"]["mean"]), _count(row["prefix_hit_tokens"]))
+        )  # fmt: skip
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    lines += ["  ".join(cell.rjust(wide) for cell, wide in zip(row, widths, strict=True)) for row in table]
     return "\n".join(lines)
 
 

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import kvrm
+from kvrm.clusters import cluster_text
 from kvrm_sim.words import ROUTERS
 from kvrm_traces.errors import InputError
 from tests.cli.cli_process import kvrm as command
@@ -156,3 +157,14 @@ def test_the_text_of_a_split_names_each_side() -> None:
 )
 def test_a_wrong_split_is_one_line_and_exit_2(arguments: list[str], message: str) -> None:
     assert message in refusal("replay", *SHORT, *arguments)
+
+
+def test_the_table_of_replicas_fits_a_terminal() -> None:
+    row = {"replica": 12, "requests": 250_000, "busy_s": 12_345.6, "prefill_tokens": 10_000_000,
+           "delivered_tokens": 3_456_789, "ttft_s": {"p50": 23.456, "p99": 234.567}, "waiting": {"mean": 123.456},
+           "prefix_hit_tokens": 99_999_999, "kind": "decode"}  # fmt: skip
+    cluster = {"replicas": 1, "router": "least-kv", "imbalance": {"requests": 1.0}, "per_replica": [row]}
+    *_, head, line = cluster_text({"policy": "kv-rm", "cluster": cluster}).splitlines()
+    assert max(len(head), len(line)) <= 80
+    assert line.split() == ["D12", "250,000", "12,345.6", "13,456,789", "23.456", "/", "234.567", "123.456",
+                            "99,999,999"]  # fmt: skip

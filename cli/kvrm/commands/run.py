@@ -10,7 +10,7 @@ import typer
 from kvrm import api, folders, parse
 from kvrm.clusters import cluster_text
 from kvrm.commands.source import opened
-from kvrm.console import complain, note, progress_bars, say, terminal_width, working
+from kvrm.console import complain, note, progress_bars, say, say_text, terminal_width, working
 from kvrm.flags import Cluster, Load, Output, Reading, Replica, Running
 from kvrm.presets import plugged
 from kvrm.results import Comparison, nothing_completed
@@ -201,7 +201,7 @@ def _report(done: Comparison, output: Output) -> None:
         say(text[output.table]().rstrip("\n"))
     for result in done.results:
         if output.table == "text" and not output.json and "cluster" in result.summary:
-            say(cluster_text(result.summary))
+            say_text(cluster_text(result.summary))
     where = say if output.table == "text" and not output.json else note
     if done.folder is not None:
         where(f"results: {done.folder}")
