@@ -50,5 +50,7 @@ def test_every_block_of_the_pages_is_remade_and_every_figure_is_shown() -> None:
 
 
 def test_a_figure_that_does_not_exist_is_refused_before_any_work() -> None:
-    with pytest.raises(SystemExit, match="FIGURE=placment: there is no such figure; there are compare, placement"):
+    with pytest.raises(
+        SystemExit, match="FIGURE=placment: there is no such figure or table; there are compare, placement"
+    ):
         reproduce.main(["placment"])

@@ -67,15 +67,7 @@ def capacity(
 
     With --fewest-replicas: the fewest replicas behind a router that meet it at the trace's own rate, or at --rate.
     """
-    if force and out is None:
-        raise typer.BadParameter("there is nothing to replace without --out", param_hint="--force")
-    if load.speedup is not None or load.time_stretch is not None or (load.rate is not None and not fewest_replicas):
-        raise typer.BadParameter(
-            "the rate is what is searched for: leave these out; with --fewest-replicas pass --rate",
-            param_hint="--rate, --speedup, --time-stretch",
-        )
-    if fewest_replicas and (cluster.cluster, cluster.prefill_replicas, cluster.decode_replicas) != (None,) * 3:
-        raise typer.BadParameter("chooses their number: leave the other out", param_hint="--fewest-replicas, --cluster")
+    _check(load, cluster, fewest_replicas=fewest_replicas, replacing=force, out=out)
     if out is not None:
         folders.check(Path(out), kind="folder", force=force)
     with plugged(replica.plugin):
@@ -109,6 +101,19 @@ def capacity(
         where(f"figure: {done.figure}")
     if all(each.at is None for each in done.found):
         raise typer.Exit(1)
+
+
+def _check(load: Load, cluster: Cluster, *, fewest_replicas: bool, replacing: bool, out: str | None) -> None:
+    """Refuse options that say nothing, or that say what is searched for."""
+    if replacing and out is None:
+        raise typer.BadParameter("there is nothing to replace without --out", param_hint="--force")
+    if load.speedup is not None or load.time_stretch is not None or (load.rate is not None and not fewest_replicas):
+        raise typer.BadParameter(
+            "the rate is what is searched for: leave these out; with --fewest-replicas pass --rate",
+            param_hint="--rate, --speedup, --time-stretch",
+        )
+    if fewest_replicas and (cluster.cluster, cluster.prefill_replicas, cluster.decode_replicas) != (None,) * 3:
+        raise typer.BadParameter("chooses their number: leave the other out", param_hint="--fewest-replicas, --cluster")
 
 
 class _Opener:
