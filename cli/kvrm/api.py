@@ -249,6 +249,7 @@ def _run(
         if progress is not None:
             progress(name, share)
 
+    advance(0.0)  # the first run of a version compiles the core, which takes long before any of the trace is done
     report = None if progress is None else advance
     return run_replicas(trace, config, cluster, out=out, driver=driver, progress=report, stop_at_s=stop_at_s, keep=keep)
 

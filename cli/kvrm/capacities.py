@@ -215,6 +215,8 @@ class _Search:
             if self._progress is not None:
                 self._progress(name, done)
 
+        advance(0.0)  # compiling the core may come before the first run
+
         def run(trace: Trace, cluster: int | None = None) -> dict[str, Any]:
             of_cluster = self._cluster if cluster is None else {**self._cluster, "cluster": cluster}
             check_cluster(of_cluster, "span", trace, (config,))
