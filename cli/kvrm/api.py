@@ -148,7 +148,7 @@ def replay(
     the router may name (docs/plugins.md). Raises InputError (wrong input) and WorkError (the run failed).
     """
     with plugged(plugins):
-        _check_stop(stop_at_s)
+        check_stop(stop_at_s)
         cluster, replica = split_options(options)
         (config,) = _configs([policy], replica)
         source = opened(trace)
@@ -181,7 +181,7 @@ def compare(
     ``comparison.png`` and ``.svg``, and ``summary.json``. Other options and errors: :func:`replay`.
     """
     with plugged(plugins):
-        _check_stop(stop_at_s)
+        check_stop(stop_at_s)
         cluster, replica = split_options(options)
         configs = _configs(policies, replica)
         names = _distinct(config.policy.name for config in configs)
@@ -203,7 +203,8 @@ def compare(
         return Comparison(moved, folder=target, figure=target / figure)
 
 
-def _check_stop(stop_at_s: float | None) -> None:
+def check_stop(stop_at_s: float | None) -> None:
+    """Raise InputError for a stop that no run reaches."""
     from kvrm_traces.errors import InputError
 
     if stop_at_s is not None and not 0 < stop_at_s <= LONGEST_RUN_S:

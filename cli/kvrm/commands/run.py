@@ -37,6 +37,7 @@ def replay(
 ) -> None:
     """Replay a trace under one policy; print its summary, and write the run's folder with --out."""
     _check_output(output)
+    api.check_stop(running.stop_at)
     with plugged(replica.plugin):
         options = replica_options(replica, reading, running)
         shared = cluster_options(cluster, load, running)
@@ -87,6 +88,7 @@ def compare(
     Without --out the results go to runs/compare-TRACE-N; with --json and no --out nothing is written.
     """
     _check_output(output)
+    api.check_stop(running.stop_at)
     with plugged(replica.plugin):
         options = replica_options(replica, reading, running)
         shared = cluster_options(cluster, load, running)
