@@ -86,16 +86,15 @@ def inspect_trace(
     """Statistics of a trace: rate, burstiness, lengths, order, duplicates, sessions, prefix reuse, windows proposed.
 
     ``model``: a name of ``catalogue("models")``, a TOML file or the object; requests beyond its context, or beyond
-    ``max_context_tokens``, are counted. ``out``: a page of figures, PNG and SVG beside each other; existing files are
-    refused unless ``force``. Raises InputError.
+    ``max_context_tokens``, are counted. ``out``: a page of figures, PNG and SVG beside each other, by the name of
+    either; existing files are refused unless ``force``. Raises InputError.
     """
     import kvrm_traces
 
-    limit_tokens = _context_limit(model, max_context_tokens)
+    limit_tokens = context_limit(model, max_context_tokens)
     if out is None:
         return kvrm_traces.inspect_trace(opened(trace), limit_tokens=limit_tokens)
-    targets = (Path(out).with_suffix(".png"), Path(out).with_suffix(".svg"))
-    with staged_together(targets, kind="figure", force=force) as unfinished:
+    with staged_together(page_files(out), kind="figure", force=force) as unfinished:
         from kvrm_analysis.drawing.trace_page import trace_page
 
         report = kvrm_traces.inspect_trace(opened(trace), limit_tokens=limit_tokens)
@@ -103,10 +102,24 @@ def inspect_trace(
     return report
 
 
-def _context_limit(model: str | Path | ModelSpec | None, max_context_tokens: int | None) -> int | None:
-    """The tokens that a request may have, prompt and output together; None: no limit was asked about."""
+def page_files(out: str | Path) -> tuple[Path, Path]:
+    """The PNG and the SVG of a page of figures. Raises InputError for the name of another kind of file."""
     from kvrm_traces.errors import InputError
 
+    if Path(out).suffix not in (".png", ".svg", ""):
+        raise InputError(f"{out}: a page is written as PNG and SVG; give it a name that ends in .png")
+    return Path(out).with_suffix(".png"), Path(out).with_suffix(".svg")
+
+
+def context_limit(model: str | Path | ModelSpec | None, max_context_tokens: int | None) -> int | None:
+    """The tokens that a request may have, prompt and output together; None: no limit was asked about.
+
+    Raises InputError for a model that there is not, and a limit that is none or that the model does not have.
+    """
+    from kvrm_traces.errors import InputError
+
+    if max_context_tokens is not None and max_context_tokens < 1:
+        raise InputError(f"max_context_tokens = {max_context_tokens}: must be a context of 1 token or more")
     if model is None:
         return max_context_tokens
     from kvrm_sim.config import load_model

@@ -119,6 +119,13 @@ def test_inspect_counts_what_a_model_cannot_hold_and_draws_a_page(tmp_path: Path
     wrong = refusal("trace", "inspect", source, "--model", "llama-3-8b", "--max-context", "9000")
     assert "max_context_tokens = 9000: llama-3-8b has a context of 8192" in wrong
     assert "did you mean" in refusal("trace", "inspect", source, "--model", "llama-3-9b")
+    assert "max_context_tokens = 0: must be a context of 1 token" in refusal(
+        "trace", "inspect", source, "--max-context", 0
+    )
+    assert "page.pdf: a page is written as PNG and SVG" in refusal("trace", "inspect", source, "--out", "page.pdf")
+    for options in (("--model", "llama-3-9b"), ("--max-context", "0"), ("--out", "page.pdf")):
+        done = kvrm("trace", "inspect", source, *options)
+        assert done.stderr.count("\n") == 1, "refused before the trace was read"
 
 
 def test_load_options_apply_in_their_fixed_order_and_are_printed(tmp_path: Path) -> None:

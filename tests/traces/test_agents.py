@@ -87,6 +87,33 @@ def test_sub_agents_are_nested_with_their_own_clock(tmp_path: Path) -> None:
     assert any("1 sessions, 1 sub-agents nested in them; 0 files" in note for note in trace.info.notes)
 
 
+def test_a_sub_agent_may_start_another_and_follows_what_was_read_of_those_above(tmp_path: Path) -> None:
+    """The first request of the outer agent is rejected: its second one continues the session instead."""
+    inner = {"t": 5.0, "type": "subagent", "agent_id": "b", "requests": [request(0.0, 64, [4]), request(1.0, 64, [4])]}
+    outer = {
+        "t": 100.0, "type": "subagent", "agent_id": "a",
+        "requests": [request(0.0, 64, [2], out=0), inner, request(9.0, 64, [2])],
+    }  # fmt: skip
+    trace = open_trace(archive(tmp_path, session("s", request(0.0, 64, [1]), outer)), arrivals="poisson:1")
+    found = [(row["arrival_ns"] // 10**9, row["session_id"], row["parent"]) for row in rows_of(trace)]
+    assert found == [(0, "s", None), (105, "s/b/2", "s"), (106, "s/b/2", None), (109, "s/a/1", "s")]
+    sessions = inspect_trace(trace).sessions
+    assert sessions is not None
+    assert (sessions.sessions, sessions.unknown_parents) == (1, 0)
+    deep: dict[str, Any] = request(0.0, 64, [3])
+    for _ in range(200):
+        deep = {"t": 1.0, "type": "subagent", "agent_id": "d", "requests": [deep]}
+    trace = open_trace(archive(tmp_path, session("s", request(0.0, 64, [1]), deep)), arrivals="poisson:1")
+    assert column(trace, "arrival_ns").tolist() == [0, 200 * 10**9]
+
+
+def test_two_sessions_of_one_name_are_refused(tmp_path: Path) -> None:
+    """They would be one conversation, whose turns wait for one another."""
+    path = archive(tmp_path, ONE, session("one", request(0.0, 64, [3])))
+    with pytest.raises(TraceError, match=r"1\.json: id 'one': an earlier file has it, with other requests"):
+        open_trace(path, arrivals="poisson:1")
+
+
 def test_a_body_that_appears_again_under_another_name_is_left_out_and_counted(tmp_path: Path) -> None:
     again = ONE.replace(b'"one"', b'"other"')
     trace = open_trace(archive(tmp_path, ONE, again, TWO), arrivals="poisson:1")
@@ -109,7 +136,11 @@ def column_text(trace: Any, name: str) -> list[str]:
         (request(1, 64, [2**70]), "prefix_hashes not a list of ids"),
         (request(-1, 64, [1]), "arrival not a time"),
         (request(float("nan"), 64, [1]), "arrival not a time"),
+        (request(1, 64, [1], think_time=-4), "think_time not a time"),
+        (request(1, 64, [1], think_time="2"), "think_time not a time"),
+        (request(1, 64, [1], think_time=3e6), "think_time not a time"),
         ({"t": None, "requests": []}, "sub-agent without time or requests"),
+        ({"t": 2, "requests": [{"t": None, "requests": []}]}, "sub-agent without time or requests"),
     ],
 )
 def test_a_wrong_request_is_rejected_by_its_reason(tmp_path: Path, bad: dict[str, Any], reason: str) -> None:

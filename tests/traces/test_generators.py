@@ -67,10 +67,12 @@ def test_a_generator_is_the_same_for_a_seed_however_it_is_read(generator: Path) 
     ("old", "new", "message"),
     [
         ('process = "poisson"', 'process = "poison"', "arrivals.process = 'poison': did you mean 'poisson'"),
-        ("rate_per_s = 0.5", "rate_per_s = 0", "arrivals.rate_per_s = 0: must be a number above 0"),
+        ("rate_per_s = 0.5", "rate_per_s = 0", "arrivals.rate_per_s = 0: must be a finite number from 1e-09 to"),
         ("rate_per_s = 0.5", "rate_per_s = nan", "arrivals.rate_per_s = nan: must be"),
-        ("rate_per_s = 0.5", "rate_per_s = 1e-30", "take longer than int64 nanoseconds hold"),
-        ("rate_per_s", "rate", "arrivals.rate_per_s: is missing"),
+        ("rate_per_s = 0.5", "rate_per_s = 1e-5", "take longer than int64 nanoseconds hold"),
+        ("rate_per_s", "rate", "arrivals.rate_per_s: is missing; there is a key rate$"),
+        ("mu = 5", "mu = 800", r"prompt_tokens.parts\[0\].mu = 800: must be a finite number from -100 to 100"),
+        ("sigma = 0.5", "sigma = 1e308", r"sigma = 1e\+308: must be a finite number above 0 and up to 50"),
         ("[1, 1, 4, 2]", "[1, 0]", r"arrivals.day_shares = \[1, 0\]: must be a list of numbers above 0"),
         ("alpha = 2.0", "alpha = 2.0\nalhpa = 3", "output_tokens.alhpa = 3: no such key; did you mean alpha"),
         ("weight = 9, ", "", r"prompt_tokens.parts\[0\].weight: is missing"),
@@ -85,6 +87,59 @@ def test_a_wrong_generator_names_the_key(generator: Path, old: str, new: str, me
     with pytest.raises(TraceError, match=message) as caught:
         open_trace(generator)
     assert "mine.toml" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "message"),
+    [
+        ('process = "gamma"\nrate_per_s = 1\ncv = 1e200', r"arrivals.cv = 1e\+200: must be .* to 1e\+06"),
+        ('process = "gamma"\nrate_per_s = 1\ncv = 1e-200', "arrivals.cv = 1e-200: must be .* from 1e-06"),
+        ('process = "poisson"\nrate_per_s = 1e300', r"arrivals.rate_per_s = 1e\+300: must be .* to 1e\+09"),
+        (
+            'process = "mmpp"\nrates_per_s = [1, 2]\nmean_sojourns_s = [1e9, 1e9]',
+            r"have 3e\+09 requests .* to 4,000,000",
+        ),
+        ('process = "mmpp"\nrates_per_s = [1e30, 1]\nmean_sojourns_s = [10, 10]', r"two stays have 1e\+31 requests"),
+        ('process = "mmpp"\nrates_per_s = [1, 2]\nmean_sojourns_s = [1e-300, 1e-300]', "must be 0.0001 to"),
+        ('process = "mmpp"\nrates_per_s = [1e300, 2]\nmean_sojourns_s = [1e300, 1]', "two stays have inf requests"),
+    ],
+)
+def test_numbers_that_no_memory_or_float_holds_are_refused_by_their_key(
+    generator: Path, arrivals: str, message: str
+) -> None:
+    generator.write_text(TOML.replace('process = "poisson"\nrate_per_s = 0.5', arrivals))
+    with pytest.raises(TraceError, match=message):
+        open_trace(generator)
+
+
+def test_a_modulated_process_of_rare_requests_is_drawn_in_small_memory(generator: Path) -> None:
+    """Two stays of 0.01 s have 0.0003 requests: a block of 65,536 would be 200 million pairs of stays."""
+    rare = 'process = "mmpp"\nrates_per_s = [0.02, 0.01]\nmean_sojourns_s = [0.01, 0.01]'
+    generator.write_text(TOML.replace('process = "poisson"\nrate_per_s = 0.5', rare))
+    assert open_trace(generator, rows=1500).info.rate_per_s == pytest.approx(0.015, rel=0.1)
+
+
+def test_a_table_is_not_quoted_in_an_error_and_a_long_value_is_cut(tmp_path: Path) -> None:
+    talk = (
+        "[sessions]\nanswer_ms_per_token = 1e30\nmost_context_tokens = 8192\nhash_block_tokens = 16\n"
+        'turns = { distribution = "constant", turns = 4 }\nthink_ms = { distribution = "constant", ms = 5 }\n'
+    )
+    (tmp_path / "t.toml").write_text(TOML + talk)
+    with pytest.raises(TraceError, match=r"t\.toml: sessions\.turns: 4 of them may take 3\.28e\+31 s, more than"):
+        open_trace(tmp_path / "t.toml")
+    (tmp_path / "t.toml").write_text(TOML.replace("[1, 1, 4, 2]", str([0] * 100)))
+    with pytest.raises(TraceError, match=r"day_shares = \[0, 0, [0, ]*\.\.\.: must be"):
+        open_trace(tmp_path / "t.toml")
+    with pytest.raises(TraceError, match=r"none\.toml: no such file"):
+        open_trace(tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize("tokens", ["[1, 1e300]", "[1, 3000000000]"])
+def test_a_quantile_beyond_what_a_request_may_have_is_refused(generator: Path, tokens: str) -> None:
+    quantiles = f'distribution = "quantiles"\nprobabilities = [0, 1]\ntokens = {tokens}\n'
+    generator.write_text(TOML[: TOML.index("[output_tokens]")] + "[output_tokens]\n" + quantiles)
+    with pytest.raises(TraceError, match=r"output_tokens\.tokens = .*: must be whole numbers up to 2147483647"):
+        open_trace(generator)
 
 
 @pytest.mark.parametrize("name", ["azure-conv-like", "azure-code-like"])

@@ -104,6 +104,29 @@ def test_an_arrival_process_that_is_none_is_refused_with_an_example(text: str) -
         parse_arrivals(text)
 
 
+@pytest.mark.parametrize("text", ["gamma:1:1e-200", "gamma:1:1e7", "poisson:1e-300", "gamma:1e-10:2"])
+def test_a_process_that_no_clock_holds_is_refused(text: str) -> None:
+    with pytest.raises(TraceError, match=r"RATE from 1e-09 to 1e\+09, CV from 1e-06 to 1e\+06$"):
+        parse_arrivals(text)
+
+
+def test_arrivals_end_in_an_error_before_the_clock_overflows() -> None:
+    """9.2 billion seconds are all that int64 nanoseconds hold; half of them may be used."""
+    for process in (
+        parse_arrivals("poisson:1e-7"),
+        parse_arrivals("gamma:1e-7:3"),
+        ModulatedPoisson(rates_per_s=(1e-7, 2e-7), sojourns_s=(1e6, 1e6)),
+    ):
+        blocks = process.blocks(np.random.default_rng(1))
+        seen = []
+        with pytest.raises(TraceError, match=r"requests/s go beyond 4\.61e\+09 s; state a higher rate"):
+            seen.extend(blocks)
+        times_ns = np.concatenate(seen)
+        assert times_ns.size > 100
+        assert (np.diff(times_ns) >= 0).all()
+        assert times_ns[-1] < 2**62
+
+
 def test_a_built_in_trace_needs_a_positive_length_and_seed() -> None:
     with pytest.raises(TraceError, match="rows 0: must be a whole number, 1 or more"):
         open_trace("chat-burst", rows=0)

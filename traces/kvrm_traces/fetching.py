@@ -111,7 +111,8 @@ def _checked(dataset: Dataset, path: Path, called: Path) -> str:
 
 def _copied(source: Path, partial: Path, progress: Progress | None) -> str:
     if not source.is_file():
-        raise TraceError(f"{source}: no such file; name a copy of the data set, or leave it out to download")
+        what = "is a folder" if source.is_dir() else "no such file"
+        raise TraceError(f"{source}: {what}; name a copy of the data set, or leave it out to download")
     size = source.stat().st_size
     with source.open("rb") as file, partial.open("wb") as out:
         for at, piece in enumerate(iter(lambda: file.read(_PIECE_BYTES), b"")):

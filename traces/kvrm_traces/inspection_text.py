@@ -143,7 +143,8 @@ def _number(value: float | None, digits: int = 2) -> str:
 
 
 def _row(title: str, stats: TokenStats) -> str:
-    return f"{title:14}{stats.mean:11.1f}{stats.p50:11.1f}{stats.p90:11.1f}{stats.p99:11.1f}{stats.max:11d}"
+    # A space stays between values that are wider than their column.
+    return f"{title:14} {stats.mean:10.1f} {stats.p50:10.1f} {stats.p90:10.1f} {stats.p99:10.1f} {stats.max:10d}"
 
 
 def _words(stats: TokenStats) -> str:

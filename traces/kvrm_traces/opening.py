@@ -12,11 +12,12 @@ from kvrm_traces.archive import is_archive
 from kvrm_traces.cleaning import MissingTimestamp, Rules
 from kvrm_traces.datasets import cached_path, datasets
 from kvrm_traces.errors import TraceError
+from kvrm_traces.readers.agents import FORMAT
 from kvrm_traces.readers.canonical import open_canonical
 from kvrm_traces.reading import Stated, read_file
 from kvrm_traces.run_folder import is_run, read_run
 from kvrm_traces.selection import checked_count
-from kvrm_traces.sessions_file import FORMAT, read_sessions
+from kvrm_traces.sessions_file import read_sessions
 from kvrm_traces.source import SourceFile
 from kvrm_traces.stream import Stream
 from kvrm_traces.synth.arrivals import parse_arrivals

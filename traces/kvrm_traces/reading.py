@@ -16,7 +16,7 @@ from kvrm_traces.readers.layout import NS, Layout, Unit
 from kvrm_traces.readers.piece import Piece
 from kvrm_traces.readers.registry import detect
 from kvrm_traces.rejects import Rejects
-from kvrm_traces.schema import TraceInfo, pace
+from kvrm_traces.schema import TraceInfo, pace, requests
 from kvrm_traces.source import SourceFile
 from kvrm_traces.spool import spooled
 from kvrm_traces.trace import Trace
@@ -158,9 +158,11 @@ def _notes(
     if "session_id" in plan.layout.fields and plan.layout.turns is None:
         yield "turns: each prompt is read as the whole conversation so far; where they are not, state turns delta"
     if clock.ties:
-        yield f"{clock.ties} requests arrive with the one before; they keep the order of the file{_steps(clock)}"
+        arrive = "request arrives" if clock.ties == 1 else "requests arrive"
+        yield f"{clock.ties} {arrive} with the one before; they keep the order of the file{_steps(clock)}"
     if clock.descents:
-        yield f"{clock.descents} requests were earlier than the one before: sorted, ties in the order of the file"
+        were = "was" if clock.descents == 1 else "were"
+        yield (f"{requests(clock.descents)} {were} earlier than the one before: sorted, ties in the order of the file")
         yield from _streams(clock)
     if cleaner.stamps_missing:
         yield f"{cleaner.stamps_missing} missing arrivals were read as 0, as stated"

@@ -105,7 +105,12 @@ def schema_of(columns: tuple[str, ...]) -> pa.Schema:
     return pa.schema([SCHEMA.field(name) for name in SCHEMA.names if name in columns])
 
 
+def requests(count: int) -> str:
+    """'1 request', '2 requests'."""
+    return f"{count} request{'' if count == 1 else 's'}"
+
+
 def pace(rows: int, span_ns: int) -> str:
     """'19366 requests over 3501.7 s, 5.530 requests/s': what a reader is told before a run (case A01)."""
     rate = f"{(rows - 1) / (span_ns / 1e9):.3f} requests/s" if span_ns else "all at one instant"
-    return f"{rows} requests over {span_ns / 1e9:.6g} s, {rate}"
+    return f"{requests(rows)} over {span_ns / 1e9:.6g} s, {rate}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvrm_traces.errors import TraceError
-from kvrm_traces.readers.agents import COLUMNS, AgentSessions
+from kvrm_traces.readers.agents import COLUMNS, FORMAT, AgentSessions
 from kvrm_traces.rejects import Rejects
 from kvrm_traces.schema import TraceInfo, pace, schema_of
 from kvrm_traces.source import SourceFile
@@ -11,7 +11,6 @@ from kvrm_traces.spool import spooled
 from kvrm_traces.stream import Stream
 from kvrm_traces.trace import Trace
 
-FORMAT = "kv_cache_tester"
 _SHOWN = 3
 
 

@@ -46,9 +46,8 @@ def inspect(
     A page of figures is written with --out. Windows to replay are proposed: see `--window`.
     """
     if out is not None:
-        folders.check_together(
-            [Path(out).with_suffix(".png"), Path(out).with_suffix(".svg")], kind="figure", force=force
-        )
+        folders.check_together(traces.page_files(out), kind="figure", force=force)
+    traces.context_limit(model, max_context)  # a wrong one is said before minutes of reading
     with working(f"inspecting {trace}"):
         report = traces.inspect_trace(
             opened(trace, reading, load), model=model, max_context_tokens=max_context, out=out, force=force
@@ -58,7 +57,7 @@ def inspect(
     else:
         say_text(report.to_text().rstrip("\n"))
     if out is not None:
-        note(f"figures: {Path(out).with_suffix('.png')}, {Path(out).with_suffix('.svg')}")
+        note(f"figures: {', '.join(map(str, traces.page_files(out)))}")
 
 
 @app.command("convert")

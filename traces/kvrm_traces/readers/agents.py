@@ -2,8 +2,8 @@
 
 Times in a file are seconds since the session began, so when sessions begin has to be stated. Ids of prefix hashes are a
 session's own, and stand for whole prefixes of 64 tokens; the part-filled block at the end has none. A sub-agent's
-requests are nested in the entry that started it, with a clock of their own. Bodies that appear twice are left out, and
-counted.
+requests are nested in the entry that started it, with a clock of their own, and may start agents themselves. Bodies
+that appear twice are left out, and counted.
 """
 
 from __future__ import annotations
@@ -25,13 +25,17 @@ from kvrm_traces.schema import schema_of
 from kvrm_traces.source import SourceFile
 from kvrm_traces.stream import Stream
 
+#: The name of the format.
+FORMAT = "kv_cache_tester"
+
 COLUMNS = (
     "arrival_ns", "prompt_tokens", "output_tokens", "session_id", "turn", "parent", "think_ms", "prefix_hashes",
     "model", "request_class",
 )  # fmt: skip
 
-#: No session is longer: a year.
+#: No session is longer: a year. No thought is: what ``think_ms`` holds in any trace.
 _LONGEST_S = 366 * 86_400.0
+_LONGEST_THINK_S = LARGEST / 1000
 
 
 class AgentSessions:
@@ -43,6 +47,7 @@ class AgentSessions:
         self._rejects = rejects
         self._block_tokens: int | None = None
         self._bodies: set[bytes] = set()
+        self._names: set[str] = set()
         self._first_id = 0
         self._requests = 0
         self.sessions = 0
@@ -69,11 +74,14 @@ class AgentSessions:
                 self.copies += 1
                 continue
             self._bodies.add(body)
+            if session["id"] in self._names:
+                raise self._wrong(name, f"id {session['id'][:60]!r}: an earlier file has it, with other requests")
+            self._names.add(session["id"])
             self.sessions += 1
             start_ns = int(self._starts.take(1)[0])
             rows = _Rows(session["id"], start_ns, self._first_id, session["block_size"])
             for entry in session["requests"]:
-                self._take(rows, entry)
+                self._take(rows, entry, rows.session, None, 0.0)
             if rows.count:
                 yield rows.batch()
             self._first_id += rows.unique_ids
@@ -98,20 +106,23 @@ class AgentSessions:
     def _wrong(self, name: str, why: str) -> TraceError:
         return TraceError(f"{self._source.path}: {name[:80]}: {why}")
 
-    def _take(self, rows: _Rows, entry: Any) -> None:
-        """A request, or the requests of a sub-agent behind the one that started it."""
+    def _take(self, rows: _Rows, entry: Any, session: str, parent: str | None, began_s: float) -> None:
+        """A request of `session`, or the requests of a sub-agent that it started. `parent`: what the first request of
+        `session` continues; `began_s`: when its clock began. No deeper than JSON that Python parses.
+        """
         if not isinstance(entry, dict) or "requests" not in entry:
-            self._take_one(rows, entry, rows.session, None, 0.0)
+            self._take_one(rows, entry, session, parent, began_s)
             return
-        began_s, nested = _time(entry.get("t")), entry["requests"]
-        if began_s is None or not isinstance(nested, list):
+        at_s, nested = _time(entry.get("t")), entry["requests"]
+        if at_s is None or not isinstance(nested, list):
             self._requests += 1
             self._rejects.add("sub-agent without time or requests", self._requests, _quoted(entry), "t and requests")
             return
         self.subagents += 1
         agent = f"{rows.session}/{str(entry.get('agent_id'))[:40]}/{self.subagents}"
-        for at, request in enumerate(nested):
-            self._take_one(rows, request, agent, rows.session if at == 0 else None, began_s)
+        started_by = session if parent is None or rows.begun(session) else parent
+        for request in nested:
+            self._take(rows, request, agent, started_by, began_s + at_s)
 
     def _take_one(self, rows: _Rows, entry: Any, session: str, parent: str | None, began_s: float) -> None:
         self._requests += 1
@@ -122,7 +133,7 @@ class AgentSessions:
             self._rejects.add(reason, self._requests, f"{session}: {value}"[:60], right)
             return
         assert ids is not None  # or something would be wrong
-        rows.add(entry, ids, session, parent, began_s)
+        rows.add(entry, ids, session, None if rows.begun(session) else parent, began_s)
 
 
 class _Rows:
@@ -141,6 +152,10 @@ class _Rows:
     @property
     def count(self) -> int:
         return len(self._ids)
+
+    def begun(self, session: str) -> bool:
+        """Whether it has a request."""
+        return session in self._turns
 
     def add(
         self, entry: Mapping[str, Any], ids: npt.NDArray[np.int64], session: str, parent: str | None, began_s: float
@@ -211,6 +226,9 @@ def _wrong_in(entry: Any, ids: npt.NDArray[np.int64] | None, block_tokens: int) 
             return f"{name} below 1", _quoted(value), right
     if _time(entry.get("t")) is None:
         return "arrival not a time", _quoted(entry.get("t")), "seconds since the session began"
+    think_s = entry.get("think_time")
+    if think_s is not None and _time(think_s, _LONGEST_THINK_S) is None:
+        return "think_time not a time", _quoted(think_s), f"seconds from 0 to {_LONGEST_THINK_S:g}, or null"
     if ids is None:
         return "prefix_hashes not a list of ids", _quoted(entry.get("hash_ids")), "a list of whole numbers"
     if ids.size != entry["in"] // block_tokens:
@@ -226,9 +244,9 @@ def _whole(value: Any, least: int) -> bool:
     return type(value) is int and least <= value <= LARGEST
 
 
-def _time(value: Any) -> float | None:
+def _time(value: Any, longest_s: float = _LONGEST_S) -> float | None:
     """Seconds; None for anything else."""
-    if type(value) not in (int, float) or not 0 <= value <= _LONGEST_S:
+    if type(value) not in (int, float) or not 0 <= value <= longest_s:
         return None
     return float(value)
 

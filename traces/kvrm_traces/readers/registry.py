@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from kvrm_traces.errors import TraceError
-from kvrm_traces.readers import azure, bailian, burstgpt, mooncake, vidur
+from kvrm_traces.readers import agents, azure, bailian, burstgpt, mooncake, vidur
 from kvrm_traces.readers.generic import generic_layout
 from kvrm_traces.readers.layout import Container, Format, Layout, Record, listed
 from kvrm_traces.source import SourceFile
@@ -20,6 +20,7 @@ FORMATS: dict[str, str] = {
     **{known.name: f"{known.container}: {', '.join(known.needs)}" for known in _KNOWN},
     "generic": "csv or jsonl: columns with our names, or mapped to them",
     "parquet": "what convert writes",
+    agents.FORMAT: "tar of JSON, a coding agent's session each",
 }
 
 
@@ -35,6 +36,8 @@ def detect(
         near = difflib.get_close_matches(format, FORMATS, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(FORMATS)}"
         raise TraceError(f"format {format!r}: {hint}")
+    if format == agents.FORMAT:
+        raise TraceError(f"{source.path}: is no tar archive of sessions; leave out format or state {container}'s")
     if format == "parquet":
         raise TraceError(f"{source.path}: is not Parquet; leave out format or state {container}'s")
     for known in _KNOWN:

@@ -81,7 +81,8 @@ def open_clients(files: ClientFiles, *, rows: int | None = None, seed: int = 0) 
         resolution_ns=clock.resolution_ns,
         ties=clock.ties,
         notes=(
-            f"{folder.name}: {len(clients)} clients, generated with seed {seed}; {store.without} of them never ask",
+            f"{folder.name}: {len(clients)} clients, generated with seed {seed}"
+            + (f"; {store.without} of them never ask" if store.without else ""),
             pace(clock.rows, clock.span_ns),
         ),
     )

@@ -17,7 +17,7 @@ import tomli_w
 
 from kvrm_traces.arrow import int64_values
 from kvrm_traces.errors import TraceError
-from kvrm_traces.schema import REQUIRED
+from kvrm_traces.schema import REQUIRED, requests
 from kvrm_traces.synth.builtin import generated
 from kvrm_traces.synth.fitting_process import Process, arrivals_of, fitted_process, statistics
 from kvrm_traces.synth.fitting_talk import Talk, talk_of
@@ -102,7 +102,7 @@ def fit_trace(trace: Trace, *, seed: int = 0) -> Fit:
     begins = trace if talk is None else talk.begins
     if info.rows < FEWEST or begins.info.rate_per_s is None:
         raise TraceError(
-            f"{info.source}: has {info.rows} requests over {info.span_s:g} s; {FEWEST} or more can be fitted"
+            f"{info.source}: has {requests(info.rows)} over {info.span_s:g} s; {FEWEST} or more can be fitted"
         )
     sample = _sample(trace.limit(COMPARED))
     process = fitted_process(begins, seed)

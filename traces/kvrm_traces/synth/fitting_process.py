@@ -16,6 +16,7 @@ import tomli_w
 
 from kvrm_traces.arrow import int64_values
 from kvrm_traces.burstiness import FANO_WINDOWS_S, Gaps, WindowCounts
+from kvrm_traces.synth.arrivals import CVS, STAYS_ARRIVALS, within
 from kvrm_traces.synth.builtin import generated
 from kvrm_traces.synth.daily import DAY_NS
 from kvrm_traces.synth.mmpp import fitted_mmpp
@@ -107,10 +108,10 @@ def _candidates(measured: dict[str, float | None], rate_per_s: float) -> dict[st
     found: dict[str, dict[str, Any]] = {"poisson": {"rate_per_s": rate}}
     cv = measured["gap_cv"]
     if cv is not None and cv > 0:
-        found["gamma"] = {"rate_per_s": rate, "cv": round(min(cv, 100.0), 6)}
+        found["gamma"] = {"rate_per_s": rate, "cv": max(round(min(cv, 100.0), 6), CVS[0])}
         fanos = {window_s: measured[f"fano_{window_s}s"] for window_s in FANO_WINDOWS_S}
         process = fitted_mmpp(rate_per_s, cv, {window_s: fano for window_s, fano in fanos.items() if fano is not None})
-        if process is not None:
+        if process is not None and within(process.arrivals_a_cycle, STAYS_ARRIVALS):
             found["mmpp"] = {
                 "rates_per_s": [float(f"{rate:.6g}") for rate in process.rates_per_s],
                 "mean_sojourns_s": [float(f"{stay:.6g}") for stay in process.sojourns_s],

@@ -9,6 +9,9 @@ from typing import Any
 
 from kvrm_traces.errors import TraceError
 
+#: Characters of a value in an error.
+_SHOWN = 60
+
 
 class Keys:
     """A table of a file; what is read of it is checked, and what nobody read is refused by :meth:`finish`."""
@@ -24,8 +27,15 @@ class Keys:
     def wrong(self, key: str, why: str) -> TraceError:
         """The error of one key."""
         name = f"{self._section}.{key}" if self._section else key
-        value = f" = {self._table[key]!r}"[:70] if key in self._table else ""
-        return TraceError(f"{self._where}: {name}{value}: {why}")
+        return TraceError(f"{self._where}: {name}{self._quoted(key)}: {why}")
+
+    def _quoted(self, key: str) -> str:
+        """' = value'; nothing where there is none, or tables, of which no beginning says what is wrong."""
+        value = self._table.get(key)
+        if value is None or isinstance(value, Mapping) or (isinstance(value, list) and value and _tables(value)):
+            return ""
+        text = repr(value)
+        return f" = {text}" if len(text) <= _SHOWN else f" = {text[: _SHOWN - 3]}..."
 
     def has(self, key: str) -> bool:
         """Whether it is there."""
@@ -35,7 +45,8 @@ class Keys:
         """A value that has to be there, of any type."""
         self._read.add(key)
         if key not in self._table:
-            raise self.wrong(key, "is missing")
+            near = difflib.get_close_matches(key, [other for other in self._table if other not in self._read], 1, 0.5)
+            raise self.wrong(key, f"is missing; there is a key {near[0]}" if near else "is missing")
         return self._table[key]
 
     def text(self, key: str) -> str:
@@ -53,11 +64,13 @@ class Keys:
             raise self.wrong(key, f"did you mean {near[0]!r}?" if near else f"must be {', '.join(words)}")
         return value
 
-    def number(self, key: str, *, least: float = 0.0, above: bool = True) -> float:
-        """A finite number above `least`, or from it on."""
+    def number(self, key: str, *, least: float = 0.0, above: bool = True, most: float | None = None) -> float:
+        """A finite number above `least`, or from it on, and up to `most`."""
         value = self.get(key)
-        if not _number(value) or value < least or (above and value == least):
-            raise self.wrong(key, f"must be a number {'above' if above else 'from'} {least:g}")
+        beyond = most is not None and _number(value) and value > most
+        if not _number(value) or value < least or (above and value == least) or beyond:
+            upto = "" if most is None else f" {'and up ' if above else ''}to {most:g}"
+            raise self.wrong(key, f"must be a finite number {'above' if above else 'from'} {least:g}{upto}")
         return float(value)
 
     def whole(self, key: str, *, least: int = 1) -> int:
@@ -94,6 +107,10 @@ class Keys:
             if key not in self._read:
                 near = difflib.get_close_matches(key, self._read, n=1)
                 raise self.wrong(key, f"no such key; did you mean {near[0]}?" if near else "no such key")
+
+
+def _tables(values: Sequence[object]) -> bool:
+    return all(isinstance(value, Mapping) for value in values)
 
 
 def _number(value: object) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kvrm_traces.numbers import LARGEST
 from kvrm_traces.synth.keys import Keys
 from kvrm_traces.synth.lengths import Constant, Geometric, Lengths, LogNormal, Mixture, Pareto, Quantiles
 
@@ -17,7 +18,9 @@ def lengths_of(keys: Keys, unit: str = "tokens") -> Lengths:
     match keys.word("distribution", _DISTRIBUTIONS):
         case "lognormal":
             least, most = _bounds(keys, unit)
-            lengths = LogNormal(mu=keys.number("mu", least=-100.0), sigma=keys.number("sigma"), least=least, most=most)
+            mu = keys.number("mu", least=-100.0, above=False, most=100.0)
+            # Far from where exp() leaves float64, and far beyond what any length is.
+            lengths = LogNormal(mu=mu, sigma=keys.number("sigma", most=50.0), least=least, most=most)
         case "pareto":
             least, most = _bounds(keys, unit)
             lengths = Pareto(alpha=keys.number("alpha"), least=least, most=most)
@@ -48,6 +51,6 @@ def _quantiles(keys: Keys, unit: str) -> Quantiles:
     values = keys.numbers(unit, count=len(probabilities))
     if sorted(set(probabilities)) != list(probabilities) or (probabilities[0], probabilities[-1]) != (0, 1):
         raise keys.wrong("probabilities", "must ascend from 0 to 1")
-    if sorted(values) != list(values) or any(value != int(value) for value in values):
-        raise keys.wrong(unit, "must be whole numbers that never descend")
+    if sorted(values) != list(values) or any(value != int(value) for value in values) or values[-1] > LARGEST:
+        raise keys.wrong(unit, f"must be whole numbers up to {LARGEST} that never descend")
     return Quantiles(probabilities=probabilities, values=tuple(int(value) for value in values))

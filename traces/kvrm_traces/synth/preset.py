@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from kvrm_traces.errors import TraceError
-from kvrm_traces.synth.arrivals import ArrivalProcess, ModulatedPoisson, Renewal
+from kvrm_traces.synth.arrivals import (
+    CVS,
+    RATES_PER_S,
+    STAYS_ARRIVALS,
+    ArrivalProcess,
+    ModulatedPoisson,
+    Renewal,
+    within,
+)
 from kvrm_traces.synth.conversations import Conversations
 from kvrm_traces.synth.daily import Daily
 from kvrm_traces.synth.keys import Keys
@@ -64,6 +72,8 @@ def load_preset(path: Path) -> Preset:
     """A generator in a user's file. Raises TraceError that names the file, the key, and what would be right."""
     try:
         text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise TraceError(f"{path}: no such file; expected a generator's TOML") from error
     except (OSError, UnicodeDecodeError) as error:
         raise TraceError(f"{path}: cannot be read as TOML ({error})") from error
     return parse_preset(path.stem, text, str(path))
@@ -95,17 +105,32 @@ def _arrivals(keys: Keys) -> ArrivalProcess:
     process: ArrivalProcess
     match keys.word("process", ("poisson", "gamma", "mmpp")):
         case "poisson":
-            process = Renewal(rate_per_s=keys.number("rate_per_s"))
+            process = Renewal(rate_per_s=_between(keys, "rate_per_s", RATES_PER_S))
         case "gamma":
-            process = Renewal(rate_per_s=keys.number("rate_per_s"), cv=keys.number("cv"))
+            process = Renewal(rate_per_s=_between(keys, "rate_per_s", RATES_PER_S), cv=_between(keys, "cv", CVS))
         case _:
-            first, second = keys.numbers("rates_per_s", count=2)
-            stay, other_stay = keys.numbers("mean_sojourns_s", count=2)
-            process = ModulatedPoisson(rates_per_s=(first, second), sojourns_s=(stay, other_stay))
+            process = _modulated(keys)
     if keys.has("day_shares"):
         process = Daily(base=process, shares=keys.numbers("day_shares"))
     keys.finish()
     return process
+
+
+def _modulated(keys: Keys) -> ModulatedPoisson:
+    first, second = keys.numbers("rates_per_s", count=2)
+    stay, other_stay = keys.numbers("mean_sojourns_s", count=2)
+    process = ModulatedPoisson(rates_per_s=(first, second), sojourns_s=(stay, other_stay))
+    arrivals, (fewest, most) = process.arrivals_a_cycle, STAYS_ARRIVALS
+    if not within(arrivals, STAYS_ARRIVALS):
+        raise keys.wrong(
+            "mean_sojourns_s",
+            f"two stays have {arrivals:.3g} requests at these rates; must be {fewest:g} to {most:,.0f}",
+        )
+    return process
+
+
+def _between(keys: Keys, key: str, bounds: tuple[float, float]) -> float:
+    return keys.number(key, least=bounds[0], above=False, most=bounds[1])
 
 
 def _sessions(keys: Keys) -> Conversations:
@@ -124,7 +149,11 @@ def _sessions(keys: Keys) -> Conversations:
     if (shared := sum(level.tokens.most for level in levels)) + 2 > spec.most_context_tokens:
         raise keys.wrong("most_context_tokens", f"must be {shared + 2} or more: shared prefixes have up to {shared}")
     if spec.longest_ns > LONGEST_NS:
-        raise keys.wrong("turns", "a conversation would take longer than int64 nanoseconds hold; fewer, or faster")
+        raise keys.wrong(
+            "turns",
+            f"{spec.turns.most} of them may take {spec.longest_ns / 1e9:.3g} s, more than {LONGEST_NS / 1e9:.3g} s; "
+            "fewer of them, shorter think_ms, or a smaller answer_ms_per_token",
+        )
     keys.finish()
     return spec
 
