@@ -180,13 +180,13 @@ def test_a_conversation_ends_before_the_context_and_its_first_request_is_cut_to_
     [
         ("most_context_tokens = 2000", "most_context_tokens = 162", "sessions.most_context_tokens = 162: must be 163"),
         ("most_turns = 40", "most_turns = 1", "sessions.turns.most_turns = 1: must be above least_turns = 1"),
-        ("mean = 5", "mean = 0.5", "sessions.turns.mean = 0.5: must be a number from 1"),
+        ("mean = 5", "mean = 0.5", "sessions.turns.mean = 0.5: must be a finite number from 1"),
         ("most_ms = 100000", "most_tokens = 5", "sessions.think_ms.most_ms: is missing"),
-        ("count = 3", "count = 2000000", "sessions.prefixes = .*: have 6,000,000 texts, a product of counts; at most"),
-        ("zipf = 1.0", "zipf = -1", r"sessions.prefixes\[0\].zipf = -1: must be a number from 0"),
+        ("count = 3", "count = 2000000", "sessions.prefixes: have 6,000,000 texts, a product of counts; at most"),
+        ("zipf = 1.0", "zipf = -1", r"sessions.prefixes\[0\].zipf = -1: must be a finite number from 0"),
         ("zipf = 1.0", "zipfs = 1", r"sessions.prefixes\[0\].zipf: is missing"),
         ("hash_block_tokens = 16", "hash_block_tokens = 0", "sessions.hash_block_tokens = 0: must be a whole number"),
-        ("answer_ms_per_token = 12.5", "answer_ms_per_token = 1e12", "longer than int64 nanoseconds hold"),
+        ("answer_ms_per_token = 12.5", "answer_ms_per_token = 1e12", "of them may take .* s, more than 1.15e\\+09 s"),
         ("[sessions]", "[sessions]\nturn = 3", "sessions.turn = 3: no such key; did you mean turns"),
     ],
 )

@@ -132,7 +132,7 @@ def test_round_trips_concatenations_and_compressions_of_real_files(
     turned = open_trace(rotated)
     assert without_hashes(turned) == without_hashes(trace)
     assert turned.info.ties == trace.info.ties
-    assert any(note.startswith("1 requests were earlier") for note in turned.info.notes)
+    assert any(note.startswith("1 request was earlier") for note in turned.info.notes)
     assert turned.info.streams == 2
     shutil.copy(rotated, tmp_path / "named.any")
     assert open_trace(tmp_path / "named.any").info.rows == trace.info.rows
