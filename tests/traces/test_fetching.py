@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kvrm_traces import TraceError, fetching, open_trace
+from kvrm_traces import FetchError, TraceError, fetching, open_trace
 from kvrm_traces.datasets import cache_folder, dataset_named, datasets
 from kvrm_traces.fetching import fetch
 from tests.traces.loopback import Served, serving
@@ -55,7 +55,7 @@ def test_a_cut_connection_goes_on_where_it_ended(served: Served, tmp_path: Path,
 
 def test_the_next_fetch_goes_on_where_the_last_one_gave_up(served: Served, tmp_path: Path) -> None:
     served.cut_after = [3000, 0, 0, 0, 0]
-    with pytest.raises(TraceError, match=r"no address gave the file: .*3000 bytes are kept.*--from FILE"):
+    with pytest.raises(FetchError, match=r"no address gave the file: .*3000 bytes are kept.*--from FILE"):
         fetch(served.dataset(), folder=tmp_path)
     assert not (tmp_path / "made-up" / "t.csv").exists()
     served.cut_after = []
@@ -65,7 +65,7 @@ def test_the_next_fetch_goes_on_where_the_last_one_gave_up(served: Served, tmp_p
 
 def test_two_versions_are_never_joined(served: Served, tmp_path: Path) -> None:
     served.cut_after = [3000, 0, 0, 0, 0]
-    with pytest.raises(TraceError):
+    with pytest.raises(FetchError):
         fetch(served.dataset(), folder=tmp_path)
     served.etag, served.body, served.cut_after = '"two"', BODY[::-1], []
     assert fetch(served.dataset(), folder=tmp_path).path.read_bytes() == BODY[::-1]
@@ -122,7 +122,7 @@ def test_without_a_network_every_address_is_named_with_what_to_do(
         closed.bind(("127.0.0.1", 0))
         nobody = f"http://127.0.0.1:{closed.getsockname()[1]}/t.csv"
     dataset = served.dataset(addresses=(nobody,))
-    with pytest.raises(TraceError, match=rf"no address gave the file: {nobody} \(.*\)\. With a copy at hand: --from"):
+    with pytest.raises(FetchError, match=rf"no address gave the file: {nobody} \(.*\)\. With a copy at hand: --from"):
         fetch(dataset, folder=tmp_path)
     with pytest.raises(TraceError, match="only http and https"):
         fetch(served.dataset(addresses=("file:///etc/hostname",)), folder=tmp_path)

@@ -5,7 +5,7 @@ for batch in trace.batches(columns=("arrival_ns", "prompt_tokens", "output_token
     ...
 """
 
-from kvrm_traces.errors import InputError, KvrmError, TraceError
+from kvrm_traces.errors import FetchError, InputError, KvrmError, TraceError
 from kvrm_traces.inspection import TraceReport, inspect_trace
 from kvrm_traces.merging import merge_traces
 from kvrm_traces.opening import open_trace
@@ -17,6 +17,7 @@ from kvrm_traces.trace import Trace
 __all__ = [
     "BUILTINS",
     "SCHEMA",
+    "FetchError",
     "Fit",
     "InputError",
     "KvrmError",

@@ -1,6 +1,7 @@
 """The root of the tree of errors, and the error of this part.
 
     KvrmError              exit code 1: the work failed
+    ├── FetchError         a download: nobody answers, or there is no room
     └── InputError         exit code 2: the input or the arguments are wrong
         └── TraceError     a trace file, one of its rows, an option of its reader
 
@@ -15,6 +16,10 @@ class KvrmError(Exception):
     """Everything that kvrm raises on purpose."""
 
     exit_code = 1
+
+
+class FetchError(KvrmError):
+    """A data set that could not be downloaded; the same command may work later."""
 
 
 class InputError(KvrmError):

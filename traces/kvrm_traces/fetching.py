@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from kvrm_traces.datasets import Dataset, cached_path
-from kvrm_traces.errors import TraceError
+from kvrm_traces.errors import FetchError, TraceError
 
 #: Called with the bytes that are there and those that there will be, if that is known.
 Progress = Callable[[int, int | None], None]
@@ -61,9 +61,9 @@ def fetch(
 ) -> Fetched:
     """The data set's file in the cache (`folder`: another one than the user's), downloaded unless it is there.
 
-    `source`: a copy at hand, which is checked and copied instead. `force` fetches again. Raises TraceError when no
-    address answers, when bytes or checksum are not the data set's (nothing of it is kept then), or when the cache
-    cannot be written.
+    `source`: a copy at hand, which is checked and copied instead. `force` fetches again. Raises FetchError when no
+    address answers or the disk is full, TraceError when bytes or checksum are not the data set's (nothing of it is kept
+    then), or when the cache cannot be written.
     """
     target = cached_path(dataset, folder)
     try:
@@ -134,7 +134,7 @@ def _downloaded(dataset: Dataset, partial: Path, progress: Progress | None) -> s
     kept = (
         f"; {partial.stat().st_size} bytes are kept, and the next fetch goes on behind them" if partial.exists() else ""
     )
-    raise TraceError(
+    raise FetchError(
         f"{dataset.name}: no address gave the file: {'; '.join(failures)}{kept}. With a copy at hand: --from FILE "
         f"(where it is published: {dataset.page})"
     )
@@ -235,7 +235,7 @@ def _refuse_size(dataset: Dataset, address: str, size: int) -> None:
 def _refuse_full_disk(partial: Path, missing: int | None) -> None:
     free = shutil.disk_usage(partial.parent).free
     if missing is not None and missing > free:
-        raise TraceError(f"{partial.parent}: {missing} bytes are missing and {free} are free; make room there")
+        raise FetchError(f"{partial.parent}: {missing} bytes are missing and {free} are free; make room there")
 
 
 def _range_start(header: str | None) -> int:
