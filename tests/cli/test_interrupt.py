@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
+
+from tests.cli.cli_process import interruptible
 
 
 def started(folder: Path) -> bool:
@@ -19,18 +19,12 @@ def started(folder: Path) -> bool:
 @pytest.mark.parametrize("command", ["replay", "compare"])
 def test_ctrl_c_is_one_line_exit_1_and_leaves_nothing(tmp_path: Path, command: str) -> None:
     arguments = [command, "azure-conv-like", "--rows", "20000000", "--policy", "graph-paged", "--out", "out"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "kvrm", *arguments],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    deadline = time.monotonic() + 120
-    while not started(tmp_path) and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    with interruptible(*arguments, cwd=tmp_path) as process:
+        deadline = time.monotonic() + 120
+        while not started(tmp_path) and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
     assert process.returncode == 1, err
     assert out == ""
     assert err.splitlines()[-1] == "kvrm: interrupted: nothing was written"

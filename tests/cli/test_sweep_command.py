@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -16,6 +14,7 @@ import kvrm
 from kvrm.main import run_command
 from kvrm_analysis.engines.engines import SerialEngine
 from kvrm_traces.errors import InputError
+from tests.cli.cli_process import interruptible
 from tests.cli.cli_process import kvrm as command
 
 STUDY = """
@@ -156,17 +155,16 @@ def test_wrong_options_are_refused(study: Path, capsys: pytest.CaptureFixture[st
 def test_a_killed_worker_an_interrupt_and_a_killed_sweep_end_in_the_same_table(tmp_path: Path, kill: str) -> None:
     axes = "[axes]\npolicy = ['graph-paged', 'kv-rm']\npool_blocks = [800, 900, 1000, 1100, 1200, 1300]\n"
     (tmp_path / "a.toml").write_text(f"[base]\ntrace = 'azure-conv-like'\n'trace.rows' = 4000\n{axes}")
-    arguments = [sys.executable, "-m", "kvrm", "sweep", "a.toml", "--workers", "2", "--out", "out"]
-    process = subprocess.Popen(arguments, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     journal = tmp_path / "out" / "journal.jsonl"
-    deadline = time.monotonic() + 120
-    while not (journal.exists() and journal.stat().st_size) and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.01)
-    if kill == "worker":
-        os.kill(children(process.pid)[0], signal.SIGKILL)
-    else:
-        process.send_signal(signal.SIGINT if kill == "interrupt" else signal.SIGKILL)
-    _, err = process.communicate(timeout=120)
+    with interruptible("sweep", "a.toml", "--workers", "2", "--out", "out", cwd=tmp_path) as process:
+        until = time.monotonic() + 120
+        while not (journal.exists() and journal.stat().st_size) and process.poll() is None and time.monotonic() < until:
+            time.sleep(0.01)
+        if kill == "worker":
+            os.kill(children(process.pid)[0], signal.SIGKILL)
+        else:
+            process.send_signal(signal.SIGINT if kill == "interrupt" else signal.SIGKILL)
+        _, err = process.communicate(timeout=120)
     if kill == "worker":
         assert process.returncode == 0, err
     elif process.returncode != 0:  # else it was quicker than the signal
