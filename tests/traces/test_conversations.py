@@ -87,6 +87,19 @@ def test_rows_do_not_depend_on_how_they_are_read(
     assert [row["session_id"] for row in window] == [row["session_id"] for row in later]
 
 
+def test_batches_hold_no_more_hashes_than_memory_does(generator: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = rows_of(open_trace(generator, rows=300, seed=1))
+    monkeypatch.setattr("kvrm_traces.synth.conversations._MOST_IDS", 100)
+    trace = open_trace(generator, rows=300, seed=1)
+    batches = list(trace.batches(columns=("arrival_ns", "prefix_hashes")))
+    counts = [(batch.num_rows, len(batch.column(1).flatten())) for batch in batches]
+    assert all(rows == 1 or ids <= 100 for rows, ids in counts)
+    assert max(rows for rows, _ in counts) > 1
+    assert [hashes for batch in batches for hashes in batch.column(1).to_pylist()] == [
+        row["prefix_hashes"] for row in whole
+    ]
+
+
 def test_a_turn_repeats_all_before_it_and_comes_when_its_user_has_thought(generator: Path) -> None:
     trace = open_trace(generator, seed=5)
     assert trace.info.hash_block_tokens == 16

@@ -24,6 +24,10 @@ from kvrm_traces.synth.prefixes import Level, PrefixTree
 COLUMNS = (*REQUIRED, "session_id", "turn", "think_ms", "prefix_hashes")
 
 _MS_NS = 10**6
+#: Prompts whose ids are made at once: what is in between stays in the processor's cache.
+_ROWS_AT_ONCE = 1024
+#: Ids of a batch: 128 MiB.
+_MOST_IDS = 1 << 24
 
 #: A request before it is a row. ``session``: number of its conversation. ``own_blocks``: whole hash blocks behind the
 #: shared ones; their ids begin at ``first_id``. ``tail_id``: of the block that is not full; -1 where there is none.
@@ -95,7 +99,8 @@ class ConversationStore:
             upto = min(stop, at + block.size)
             for first in range(max(start, at), upto, rows):
                 piece = block[first - at : min(upto, first + rows) - at]
-                yield pa.RecordBatch.from_arrays([self._column(piece, name) for name in columns], schema=selected)
+                for part in self._parts(piece) if "prefix_hashes" in columns else (piece,):
+                    yield pa.RecordBatch.from_arrays([self._column(part, name) for name in columns], schema=selected)
             at = upto
             if at >= stop:
                 return
@@ -164,6 +169,16 @@ class ConversationStore:
         kept: Requests = made[made["prompt_tokens"] + answer <= spec.most_context_tokens]
         return kept
 
+    def _parts(self, requests: Requests) -> Iterator[Requests]:
+        """So few requests at once that memory holds their ids; one in any case."""
+        upto = np.cumsum(-(-requests["prompt_tokens"] // self._spec.hash_block_tokens))
+        first = 0
+        while first < requests.size:
+            before = int(upto[first - 1]) if first else 0
+            last = max(first + 1, int(np.searchsorted(upto, before + _MOST_IDS, side="right")))
+            yield requests[first:last]
+            first = last
+
     def _column(self, requests: Requests, name: str) -> pa.Array:
         match name:
             case "session_id":
@@ -179,13 +194,16 @@ class ConversationStore:
         """The ids of each prompt's blocks: those of its texts, its own whole ones, and the one that is not full."""
         shared_first, shared_count = self._tree.id_ranges(requests["path"])
         tail = requests["tail_id"]
-        first = np.column_stack((shared_first, requests["first_id"], tail)).ravel()
-        counts = np.column_stack((shared_count, requests["own_blocks"], tail >= 0))
-        flat = counts.ravel().astype(np.int64)
-        before = np.cumsum(flat) - flat
-        ids = np.repeat(first - before, flat) + np.arange(int(flat.sum()))
-        offsets = np.concatenate(([0], np.cumsum(counts.sum(axis=1)))).astype(np.int32)
-        return pa.ListArray.from_arrays(pa.array(offsets), int64_column(ids))
+        first = np.column_stack((shared_first, requests["first_id"], tail))
+        counts = np.column_stack((shared_count, requests["own_blocks"], tail >= 0)).astype(np.int64)
+        offsets = np.concatenate(([0], np.cumsum(counts.sum(axis=1))))
+        ids = np.empty(int(offsets[-1]), np.int64)
+        for at in range(0, requests.size, _ROWS_AT_ONCE):
+            rows = slice(at, at + _ROWS_AT_ONCE)
+            flat = counts[rows].ravel()
+            own = ids[offsets[at] : offsets[min(at + _ROWS_AT_ONCE, requests.size)]]
+            np.add(np.repeat(first[rows].ravel() - (np.cumsum(flat) - flat), flat), np.arange(own.size), out=own)
+        return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), int64_column(ids))
 
 
 def _running(values: Ints, first: Ints, turns: Ints) -> Ints:
