@@ -161,6 +161,23 @@ def test_a_damaged_file_raises_nothing_but_a_trace_error(
         assert "t.parquet" in str(error)  # noqa: PT017  # most damages are harmless or silent, so none is expected
 
 
+def test_a_bit_of_the_footer_that_flips_raises_nothing_but_a_trace_error(tmp_path: Path) -> None:
+    """Types that there are not, among others, for which Arrow has errors of its own."""
+    path = tmp_path / "t.parquet"
+    open_trace("chat-sessions", rows=20).to_parquet(path)
+    whole = path.read_bytes()
+    footer = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
+    kinds = set()
+    for at in range(footer, len(whole)):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
+        try:
+            open_trace(path)
+        except TraceError as error:
+            assert "t.parquet" in str(error)  # noqa: PT017  # some damages are silent
+            kinds.add(type(error.__cause__))
+    assert pa.ArrowNotImplementedError in kinds
+
+
 def test_a_file_that_is_gone_when_its_rows_are_read_is_named(tmp_path: Path) -> None:
     open_trace("chat-burst", rows=5).to_parquet(tmp_path / "t.parquet")
     trace = open_trace(tmp_path / "t.parquet")

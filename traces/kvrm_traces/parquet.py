@@ -25,6 +25,9 @@ ROW_GROUP_IDS = 1 << 23
 VERSION = 1
 VERSION_KEY = b"kvrm.trace.version"
 
+#: What Arrow raises over bytes that are no whole Parquet file: a type that there is not, a length beyond all.
+DAMAGE = (OSError, pa.ArrowException, UnicodeDecodeError)
+
 _TEXT = [name for name in SCHEMA.names if pa.types.is_string(SCHEMA.field(name).type)]
 
 
@@ -34,7 +37,7 @@ def opened(path: Path) -> Iterator[pq.ParquetFile]:
     try:
         with pq.ParquetFile(path) as file:
             yield file
-    except (OSError, pa.ArrowInvalid, UnicodeDecodeError) as error:
+    except DAMAGE as error:
         reason = str(error).splitlines()[0]
         raise TraceError(f"{path}: damaged, cut short or gone ({reason}); make it again") from error
 

@@ -59,7 +59,7 @@ class SharedTrace:
         try:
             with pa.memory_map(str(self.path)) as file:
                 return pa.ipc.open_file(file).read_all()
-        except (OSError, pa.ArrowInvalid) as error:
+        except (OSError, pa.ArrowException) as error:
             raise TraceError(f"{self.path}: the shared copy of {self.info.source} cannot be mapped ({error})") from None
 
 

@@ -9,11 +9,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kvrm_traces.errors import TraceError
-from kvrm_traces.parquet import VERSION, VERSION_KEY, ParquetStore, opened
+from kvrm_traces.parquet import DAMAGE, VERSION, VERSION_KEY, ParquetStore, opened
 from kvrm_traces.readers.piece import Piece
 from kvrm_traces.schema import METADATA_KEY, TraceInfo, pace, schema_of
 from kvrm_traces.source import SourceFile
@@ -65,6 +64,6 @@ def read_parquet(source: SourceFile, fields: Mapping[str, str]) -> Iterator[Piec
 def _metadata(source: SourceFile) -> Any:
     try:
         return pq.read_metadata(source.path)
-    except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
+    except DAMAGE as error:
         reason = str(error).splitlines()[0]
         raise TraceError(f"{source.path}: begins as Parquet but cannot be read as it ({reason})") from error
