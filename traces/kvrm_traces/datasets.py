@@ -59,3 +59,12 @@ def cache_folder() -> Path:
 def cached_path(dataset: Dataset, folder: Path | None = None) -> Path:
     """Where its file is once it was fetched."""
     return (cache_folder() if folder is None else folder) / dataset.name / dataset.file
+
+
+def fetched_path(name: str, called: str) -> Path:
+    """Where the data set of this name is; `called`: what was asked for. Raises TraceError where it was not fetched."""
+    path = cached_path(datasets()[name])
+    if not path.is_file():
+        what = "" if called == name else f"{name} "
+        raise TraceError(f"{called}: {what}is a public data set that is not here yet; kvrm trace fetch {name}")
+    return path

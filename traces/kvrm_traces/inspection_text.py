@@ -12,13 +12,10 @@ from kvrm_traces.schema import TraceInfo
 from kvrm_traces.sessions import SessionStats
 from kvrm_traces.steady import Stretch
 from kvrm_traces.tokens import TokenStats
-from kvrm_traces.turns import may_be_deltas
+from kvrm_traces.turns import CUMULATIVE_SHARE, may_be_deltas
 
 if TYPE_CHECKING:
     from kvrm_traces.inspection import TraceReport
-
-#: With fewer follow-ups that repeat the conversation, turns are probably deltas: some are long behind short ones.
-_CUMULATIVE = 0.5
 
 _BARS = "▁▂▃▄▅▆▇█"
 
@@ -172,7 +169,7 @@ def _of_sessions(sessions: SessionStats, info: TraceInfo) -> Iterator[Fact]:
         )
     if sessions.cumulative_share is not None:
         yield "cumulative", f"{100 * sessions.cumulative_share:.1f}% of follow-ups repeat the whole conversation"
-        if sessions.cumulative_share < _CUMULATIVE and may_be_deltas(info):
+        if sessions.cumulative_share < CUMULATIVE_SHARE and may_be_deltas(info):
             yield "deltas", "its turns look like what each adds: --turns delta puts prompts together"
 
 

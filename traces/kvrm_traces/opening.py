@@ -10,7 +10,7 @@ import numpy as np
 
 from kvrm_traces.archive import is_archive
 from kvrm_traces.cleaning import MissingTimestamp, Rules
-from kvrm_traces.datasets import cached_path, datasets
+from kvrm_traces.datasets import datasets, fetched_path
 from kvrm_traces.errors import TraceError
 from kvrm_traces.readers.agents import FORMAT
 from kvrm_traces.readers.canonical import open_canonical
@@ -128,9 +128,7 @@ def _nothing_of(reading: Mapping[str, object], what: str) -> None:
 def _file(source: str | Path) -> SourceFile:
     path = Path(source)
     if not path.exists() and str(source) in datasets():
-        path = cached_path(datasets()[str(source)])
-        if not path.is_file():
-            raise TraceError(f"{source}: is a public data set that is not here yet; kvrm trace fetch {source}")
+        path = fetched_path(str(source), str(source))
     if not path.exists() and path.parent == Path():
         near = difflib.get_close_matches(str(source), BUILTINS, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"built-in are {', '.join(BUILTINS)}"

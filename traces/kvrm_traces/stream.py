@@ -1,4 +1,4 @@
-"""A sequence of numbers that is made in blocks and taken in pieces of any size."""
+"""Random streams of a seed, and a sequence of numbers that is made in blocks and taken in pieces of any size."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
+
+
+def random_stream(seed: int, *key: int) -> np.random.Generator:
+    """The random numbers of one quantity: streams of one seed with different keys are independent."""
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=key)))
 
 
 class Stream:

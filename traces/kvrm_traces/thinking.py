@@ -26,6 +26,7 @@ from kvrm_traces.numbers import LARGEST
 from kvrm_traces.schema import TraceInfo, schema_of
 from kvrm_traces.selection import exactly
 from kvrm_traces.sessions import Latest, name_columns, names_in
+from kvrm_traces.stream import random_stream
 
 _MS_NS = 10**6
 
@@ -98,7 +99,7 @@ class ThinkTimes:
         self.reads = (*name_columns(info.columns), *(("arrival_ns", "output_tokens") if self._recorded else ()))
         self.words = think.words(seed)
         self._think = think
-        self._rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(_STREAM,))))
+        self._rng = random_stream(seed, _STREAM)
         #: When the latest turn arrived, and how long its answer is said to have taken.
         self._latest = Latest[tuple[int, int]]()
         self._rows = self._continued = self._cut_low = self._cut_high = self._sum_ms = 0

@@ -23,6 +23,9 @@ from kvrm_traces.sessions import Latest, name_columns, names_in
 Turns = Literal["cumulative", "delta"]
 TURNS: tuple[Turns, ...] = ("cumulative", "delta")
 
+#: Where fewer of the follow-ups repeat the conversation, turns are probably deltas: some are long behind short ones.
+CUMULATIVE_SHARE = 0.5
+
 
 class WholePrompts:
     """The column ``prompt_tokens`` of a trace whose turns are deltas. Memory grows with the conversations."""

@@ -15,7 +15,7 @@ from kvrm_traces.measure import Clock
 from kvrm_traces.schema import REQUIRED, TraceInfo, pace, schema_of
 from kvrm_traces.selection import checked_count
 from kvrm_traces.store import Store
-from kvrm_traces.stream import Stream
+from kvrm_traces.stream import Stream, random_stream
 from kvrm_traces.synth.arrivals import BLOCK_ROWS, from_first
 from kvrm_traces.synth.conversations import COLUMNS, ConversationStore
 from kvrm_traces.synth.lengths import Lengths
@@ -57,7 +57,7 @@ class BuiltinStore:
             at = upto
 
     def _stream(self, name: str) -> Stream:
-        rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(self._seed, spawn_key=(_STREAMS[name],))))
+        rng = random_stream(self._seed, _STREAMS[name])
         if name == "arrival_ns":
             return Stream(from_first(self._preset.arrivals, rng))
         lengths = self._preset.prompt if name == "prompt_tokens" else self._preset.output

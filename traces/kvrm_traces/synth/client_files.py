@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from kvrm_traces.archive import is_archive, members
-from kvrm_traces.datasets import cached_path, datasets
+from kvrm_traces.datasets import datasets, fetched_path
 from kvrm_traces.errors import TraceError
 from kvrm_traces.source import SourceFile
 
@@ -57,10 +57,7 @@ def _archive_before(path: Path) -> tuple[SourceFile, PurePosixPath] | None:
             return SourceFile(outer), PurePosixPath(*path.relative_to(outer).parts)
     name, *rest = path.parts or ("",)
     if rest and name in datasets() and not Path(name).exists():
-        fetched = cached_path(datasets()[name])
-        if not fetched.is_file():
-            raise TraceError(f"{path}: {name} is a public data set that is not here yet; kvrm trace fetch {name}")
-        return SourceFile(fetched), PurePosixPath(*rest)
+        return SourceFile(fetched_path(name, str(path))), PurePosixPath(*rest)
     return None
 
 

@@ -28,6 +28,7 @@ from kvrm_traces.errors import TraceError
 from kvrm_traces.measure import Clock
 from kvrm_traces.numbers import LARGEST
 from kvrm_traces.schema import REQUIRED, TraceInfo, pace, schema_of
+from kvrm_traces.stream import random_stream
 from kvrm_traces.synth.client_files import ClientFiles
 from kvrm_traces.trace import Trace
 
@@ -125,13 +126,7 @@ class ClientStore:
 
     def _windows(self, *, lengths: bool) -> Iterator[tuple[Ints, dict[str, Ints]]]:
         """(arrivals, lengths by column) of each window, sorted. Times and lengths have random streams of their own."""
-        streams = [
-            [
-                np.random.Generator(np.random.PCG64(np.random.SeedSequence(self._seed, spawn_key=(client.number, of))))
-                for of in range(2)
-            ]
-            for client in self._clients
-        ]
+        streams = [[random_stream(self._seed, client.number, of) for of in range(2)] for client in self._clients]
         for begin_s, end_s in zip(self._edges[:-1], self._edges[1:], strict=True):
             parts: list[tuple[Ints, Ints, Ints]] = []
             for client, (times, sizes) in zip(self._clients, streams, strict=True):

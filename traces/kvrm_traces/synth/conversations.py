@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from kvrm_traces.arrow import int64_column
 from kvrm_traces.schema import REQUIRED, schema_of
-from kvrm_traces.stream import Stream
+from kvrm_traces.stream import Stream, random_stream
 from kvrm_traces.synth.arrivals import BLOCK_ROWS, ArrivalProcess, from_first
 from kvrm_traces.synth.lengths import Ints, Lengths
 from kvrm_traces.synth.prefixes import Level, PrefixTree
@@ -108,7 +108,7 @@ class ConversationStore:
     def _rng(self, what: str) -> np.random.Generator:
         """Each quantity has its own random stream."""
         stream = ("arrivals", "messages", "answers", "turns", "thoughts", "paths", "texts", "firsts").index(what)
-        return np.random.Generator(np.random.PCG64(np.random.SeedSequence(self._seed, spawn_key=(stream,))))
+        return random_stream(self._seed, stream)
 
     def _in_order(self) -> Iterator[Requests]:
         """All requests, by arrival: those that no conversation to come can be before."""

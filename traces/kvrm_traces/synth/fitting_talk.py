@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from kvrm_traces.arrow import int64_column, int64_values
 from kvrm_traces.schema import REQUIRED, schema_of
-from kvrm_traces.sessions import turn_before
+from kvrm_traces.sessions import Latest, name_columns, names_in
 from kvrm_traces.shared import TableStore
 from kvrm_traces.synth.lengths import Ints
 from kvrm_traces.trace import Trace
+from kvrm_traces.turns import CUMULATIVE_SHARE
 
-#: Prompts of at least this share of the follow-ups hold the whole conversation, or it is no conversation to us.
-_CUMULATIVE = 0.5
 #: Fewer conversations are fitted request by request.
 _FEWEST = 100
 
@@ -51,33 +49,33 @@ def talk_of(trace: Trace) -> Talk | None:
     """
     if "session_id" not in trace.info.columns:
         return None
-    columns = [name for name in (*REQUIRED, "session_id", "parent", "think_ms") if name in trace.info.columns]
-    latest: dict[str, _Turn] = {}
+    thoughts = ("think_ms",) if "think_ms" in trace.info.columns else ()
+    latest = Latest[_Turn]()
     begins: list[tuple[int, int, int]] = []
     turns: list[int] = []
     added: list[int] = []
     think_ms: list[int] = []
     answered_ns = answered_tokens = 0
-    for batch in trace.batches(columns=columns):
-        for row in _rows(batch):
-            own = row["session_id"]
-            before = None if own is None else turn_before(latest, own, row["parent"])
-            arrival_ns, prompt, output = (row[name] for name in REQUIRED)
+    for batch in trace.batches(columns=(*REQUIRED, *name_columns(trace.info.columns), *thoughts)):
+        thought_ms = batch.column("think_ms").to_pylist() if thoughts else [None] * batch.num_rows
+        numbers = (int64_values(batch.column(name)).tolist() for name in REQUIRED)
+        rows = zip(names_in(batch), thought_ms, *numbers, strict=True)
+        for (own, parent), thought, arrival_ns, prompt, output in rows:
+            before = latest.before(own, parent)
             if before is None:
                 begins.append((arrival_ns, prompt, output))
                 turns.append(0)
             else:
                 added.append(prompt - before.prompt - before.output)
-                gap_ns, thought = arrival_ns - before.arrival_ns, row["think_ms"]
+                gap_ns = arrival_ns - before.arrival_ns
                 think_ms.append(gap_ns // _MS_NS if thought is None else thought)
                 if thought is not None:
                     answered_ns += gap_ns - thought * _MS_NS
                     answered_tokens += before.output
             talk = len(turns) - 1 if before is None else before.talk
             turns[talk] += 1
-            if own is not None:
-                latest[own] = _Turn(talk, arrival_ns, prompt, output)
-    if len(turns) < _FEWEST or not added or sum(tokens >= 0 for tokens in added) < _CUMULATIVE * len(added):
+            latest.keep(own, _Turn(talk, arrival_ns, prompt, output))
+    if len(turns) < _FEWEST or not added or sum(tokens >= 0 for tokens in added) < CUMULATIVE_SHARE * len(added):
         return None
     return Talk(
         begins=_as_trace(trace, np.array(begins, np.int64)),
@@ -86,12 +84,6 @@ def talk_of(trace: Trace) -> Talk | None:
         think_ms=np.maximum(np.array(think_ms, np.int64), 1),
         answer_ms_per_token=max(0.0, answered_ns / _MS_NS / answered_tokens) if answered_tokens else 0.0,
     )
-
-
-def _rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Rows with ``parent`` and ``think_ms`` in any case."""
-    absent = {name: None for name in ("parent", "think_ms") if name not in batch.schema.names}
-    return [row | absent for row in batch.to_pylist()]
 
 
 def _as_trace(trace: Trace, begins: Ints) -> Trace:
